@@ -5,7 +5,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Give a script's names as `ray.train` has them: `from cloudtune import train`."""
+    """Provide the names of `ray.train`: `from cloudtune import train`."""
     if name == "torch":
         return importlib.import_module("cloudtune.train.torch")
     if not name.startswith("_"):

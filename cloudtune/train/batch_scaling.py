@@ -1,14 +1,14 @@
-"""Batch size and learning rate after a change of width: for a training script to follow."""
+"""Batch size and learning rate after a change of width, for training scripts."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-# The largest step of the learning rate, as a share of the one that a session begins with.
+# The largest step of the learning rate, as a share of the rate at the start of a session.
 _STEP = 0.1
-# The fewest epochs in which the rate gets where it is to be.
+# The minimum number of epochs in which the rate reaches its goal.
 _EPOCHS = 5
-# Rates that are products in another order are the same.
+# Relative tolerance for rates that are products in another order.
 _ROUNDING = 1e-9
 
 
@@ -17,16 +17,16 @@ def batch_and_lr(
 ) -> tuple[int, tuple[float, ...]]:
     """Return the global batch at a new width, and the learning rates that lead there.
 
-    `batch` is the global one at `width` GPUs; each GPU keeps its part (weak scaling; below one GPU
-    there is one worker all the same). The rate goes to `initial_lr`, that of one worker (default:
-    by `lr` and `width`), times the root of the workers. It does so by a fifth of the way an epoch,
-    and a tenth of `lr` at most; the last rate is for all epochs that follow. It is never lowered:
-    there are no rates where it would be, or where nothing changes.
+    `batch` is the global batch at `width` GPUs; each GPU keeps its part (weak scaling; a share of a
+    GPU has one worker). The goal of the rate is `initial_lr`, that of one worker (by default from
+    `lr` and `width`), times the square root of the workers. Each epoch it rises by a fifth of the
+    way, at most by a tenth of `lr`; the last rate is for all later epochs. The rate is never
+    lowered: if it would be, or if nothing changes, there are no rates.
 
     Source: Liaw et al., "HyperSched" (SoCC 2019), by notes on its published code.
 
     Raises:
-        ValueError: something isn't above 0, or the batch can't be split over `width` GPUs evenly.
+        ValueError: an argument isn't above 0, or `width` GPUs can't split the batch evenly.
     """
     if not (min(batch, width, new_width) > 0 and lr > 0 and (initial_lr is None or initial_lr > 0)):
         raise ValueError("batch, learning rates and widths have to be above 0")
@@ -39,7 +39,7 @@ def batch_and_lr(
 
 
 def _rates(lr: float, goal: float) -> tuple[float, ...]:
-    """Return the learning rates of the next epochs, on the way from one to a higher one."""
+    """Return the learning rates of the next epochs, from one rate to a higher one."""
     if goal <= lr * (1 + _ROUNDING):
         return ()
     step = min((goal - lr) / _EPOCHS, _STEP * lr)
@@ -55,9 +55,8 @@ class GrowingBatch:
     """The batch and the learning rate of a trial whose width changes, epoch by epoch.
 
     Each GPU keeps its part of the batch, `per_worker` samples; the rate follows by `batch_and_lr`,
-    up and never down.
-    `previous_workers` and `previous_size` are what they were in the checkpoint's last epoch, None
-    where the trial begins; the rate on its way stands in the script's checkpoint.
+    up and never down. `previous_workers` and `previous_size` are those of the checkpoint's last
+    epoch, None at the start of the trial; the script's checkpoint has the present rate.
 
         batch = cloudtune.GrowingBatch(per_worker=config["batch_size"], lr=config["lr"])
         if checkpoint: batch.load_state_dict(state["batch"])
@@ -68,7 +67,7 @@ class GrowingBatch:
             torch.save({..., "batch": batch.state_dict()}, ...)
 
     Raises:
-        ValueError: something isn't above 0.
+        ValueError: an argument isn't above 0.
     """
 
     def __init__(self, per_worker: int, lr: float, workers: int | None = None) -> None:
@@ -88,11 +87,11 @@ class GrowingBatch:
 
     @property
     def size(self) -> int:
-        """The batch of all workers together, as `prepare_data_loader` wants it."""
+        """The total batch of all workers, as `prepare_data_loader` takes it."""
         return self.per_worker * self.workers
 
     def begin_epoch(self, optimizer: "_Optimizer") -> float:
-        """Give the optimizer this epoch's learning rate, and return it."""
+        """Set the optimizer's learning rate for this epoch, and return it."""
         if self._coming:
             self._lr = self._coming.pop(0)
         for group in optimizer.param_groups:
@@ -100,11 +99,11 @@ class GrowingBatch:
         return self._lr
 
     def state_dict(self) -> dict[str, float]:
-        """Return what the next session of the trial has to know."""
+        """Return the state for the next session of the trial."""
         return {"workers": self.workers, "size": self.size, "lr": self._lr}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on from another session: where the width is another one, so are batch and rate."""
+        """Continue from another session; if the width has changed, so do batch and rate."""
         self.previous_workers = int(state["workers"])
         self.previous_size = int(state["size"])
         self._lr = float(state["lr"])
@@ -115,6 +114,6 @@ class GrowingBatch:
 
 
 class _Optimizer(Protocol):
-    """What `torch.optim.Optimizer` is to us."""
+    """The part of `torch.optim.Optimizer` that is used here."""
 
     param_groups: list[dict[str, Any]]

@@ -1,10 +1,10 @@
-"""A run's best model as plain files: `<uri>/best/` has what the script wrote, and a note of it.
+"""A run's best model as plain files: `<uri>/best/` has the script's files, and a note.
 
     <uri>/best/cloudtune.json   the run, the trial, its configuration and metrics; written last
-    <uri>/best/state.pt …       the files of the checkpoint, under the names that the script gave
+    <uri>/best/state.pt …       the files of the checkpoint, named as by the script
 
-In a local folder the whole of it is written aside and takes its name in one step. On S3, which has
-no such step, the note goes first and comes last: without it `best/` isn't whole.
+A local folder is written aside and renamed in one step. S3 has no such step, so the note is deleted
+first and written last: without it `best/` isn't complete.
 """
 
 import contextlib
@@ -28,23 +28,23 @@ from cloudtune.train.storage import (
 
 BEST: Final = "best"
 NOTE: Final = "cloudtune.json"
-# The folder beside a run's ledger for the best checkpoint that the storage didn't take.
+# The folder beside a run's ledger for a best checkpoint that couldn't be saved in the storage.
 RESCUED: Final = "rescued"
 _ASIDE: Final = ".best-"
-# Seconds until a storage that failed is asked again: a person waits for the end of a run.
+# Seconds between retries after a failure of the storage: a person waits for the end of a run.
 _WAITS = (1.0, 2.0)
 
 
 def keep_best(uri: str, checkpoint: str, about: Mapping[str, Any]) -> str:
     """Copy a stored checkpoint's files to `uri`/best; return that path.
 
-    The note has what `about` says, and the trial, the epoch and all metrics of the checkpoint.
+    The note has `about`, and the trial, the epoch and all metrics of the checkpoint.
 
-    Interrupted at any point, it leaves what stood there before, nothing, or the whole of the new.
+    Interrupted at any point, it leaves the old files, nothing, or all new files.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or has a file of the note's name.
-        StorageError: the storage failed again and again.
+        StorageError: the storage failed repeatedly.
     """
     manifest = read_manifest(checkpoint)
     if NOTE in manifest.files:
@@ -60,7 +60,7 @@ def _keep(uri: str, checkpoint: str, manifest: Manifest, note: bytes) -> str:
     final = f"{root}/{BEST}"
     if is_local(fs):
         for info in entries(fs, root):
-            if info.base_name.startswith(_ASIDE):  # of one that was interrupted
+            if info.base_name.startswith(_ASIDE):  # left by an interrupted copy
                 delete(fs, info)
         aside = f"{root}/{_ASIDE}{uuid.uuid4().hex[:8]}"
         try:
@@ -97,7 +97,7 @@ def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: byte
 
 
 def note_of(folder: str) -> dict[str, Any] | None:
-    """Return what a local `best/` says of itself; None where it isn't whole, or elsewhere."""
+    """Return the note of a local `best/`; None if it is incomplete or not local."""
     try:
         note = json.loads(Path(folder, NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

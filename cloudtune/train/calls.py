@@ -1,7 +1,7 @@
-"""What a user's training script calls: `report`, `epochs`, `get_checkpoint`, `get_context`.
+"""The functions for training scripts: `report`, `epochs`, `get_checkpoint`, `get_context`.
 
-They are named as in Ray Train; models and data are in `cloudtune.train.torch`. A script that is run
-on its own (`python train.py`) has a session that grants CLOUDTUNE_EPOCHS epochs (3) and prints.
+They are named as in Ray Train; those for models and data are in `cloudtune.train.torch`. A script
+that runs on its own (`python train.py`) trains CLOUDTUNE_EPOCHS epochs (3) and prints its reports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EPOCHS_VARIABLE: Final = "CLOUDTUNE_EPOCHS"
 
 
 class Context:
-    """Where this worker stands, under Ray Train's names."""
+    """A worker's place in its trial, under Ray Train's names."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -44,11 +44,11 @@ class Context:
         return self._session.world_size
 
     def get_world_rank(self) -> int:
-        """This worker's number among all workers of the trial."""
+        """The rank of this worker among all workers of the trial."""
         return self._session.rank
 
     def get_local_rank(self) -> int:
-        """This worker's number among those on its instance."""
+        """The rank of this worker among those on its instance."""
         return self._session.local_rank
 
     def get_local_world_size(self) -> int:
@@ -56,11 +56,11 @@ class Context:
         return int(os.environ.get("LOCAL_WORLD_SIZE", str(self._session.world_size)))
 
     def get_node_rank(self) -> int:
-        """This instance's number among those of the trial."""
+        """The rank of this instance among those of the trial."""
         return int(os.environ.get("NODE_RANK", "0"))
 
     def get_device(self) -> torch.device:
-        """The device that `prepare_model` and `prepare_data_loader` move to."""
+        """The device to which `prepare_model` and `prepare_data_loader` move things."""
         import torch  # noqa: PLC0415
 
         return torch.device(self._session.device)
@@ -70,24 +70,24 @@ class Context:
         return self._session.max_epoch
 
     def get_previous_gpus(self) -> float | None:
-        """The GPUs, or the share of one, that the checkpoint's last epoch was trained on.
+        """The GPUs, or the share of one, that trained the checkpoint's last epoch.
 
-        For a clone it is its donor's. None where the trial begins, or the checkpoint doesn't say.
+        For a clone it is its parent's. None at the start of a trial, or if unknown.
         """
         return self._session.before.gpus
 
     def get_previous_batch_size(self) -> int | None:
-        """The samples of a batch over all workers then: of the first loader that was prepared."""
+        """The total batch of all workers in that epoch, of the first prepared loader."""
         return self._session.before.batch_size
 
 
 def get_context() -> Context:
-    """Give the worker's place in its trial: rank, world size, device."""
+    """Return the worker's place in its trial: rank, world size, device."""
     return Context(current_session())
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Give the checkpoint to go on from; None where the trial begins."""
+    """Return the checkpoint to resume from; None at the start of a trial."""
     session = current_session()
     if session.restore is None:
         return None
@@ -95,10 +95,10 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def epochs() -> Iterator[int]:
-    """Give the numbers of the epochs that are left, from the checkpoint's epoch + 1.
+    """Yield the numbers of the remaining epochs, from the checkpoint's epoch + 1.
 
-    Up to the experiment's `epochs.max`; `report()` ends the loop earlier where cloudtune decides
-    so. Set up before the loop: what comes before it isn't counted as training.
+    They go up to the experiment's `epochs.max`; `report()` may end the loop earlier. Do the set-up
+    before the loop, where it doesn't count as training.
     """
     return current_session().epochs()
 
@@ -110,43 +110,43 @@ def report(
     epoch: int | None = None,
     step: int | None = None,
 ) -> None:
-    """End an epoch: call it once an epoch, on every rank. Metrics and checkpoint are rank 0's.
+    """End an epoch: call it once per epoch, on every rank. Metrics and checkpoint are rank 0's.
 
-    Returns when cloudtune lets the trial train another epoch, and unwinds the training function
-    (`StopTraining`) when it doesn't.
+    Returns when cloudtune lets the trial train another epoch; otherwise it unwinds the training
+    function (`StopTraining`).
 
-    `epoch`, counted from 1, or `step`, as the experiment's `progress` counts, says which it is the
-    end of: what has been reported before isn't counted again, nor what comes between two reports.
+    `epoch`, counted from 1, or `step`, as in the experiment's `progress`, says which epoch or step
+    ends. Repeated reports don't count again, nor do those between two that count.
 
     Raises:
         MissingMetricError: the metrics lack the experiment's.
-        UsageError: a metric is no number, or the checkpoint no `Checkpoint`.
+        UsageError: a metric isn't a number, or the checkpoint isn't a `Checkpoint`.
     """
     current_session().report(metrics, checkpoint, epoch=epoch, step=step)
 
 
 def is_leaving() -> bool:
-    """Whether the machine is about to be taken back: time to `save`, if an epoch takes long."""
+    """Whether the machine is about to be interrupted: time to `save`, if an epoch takes long."""
     return current_session().leaving
 
 
 def save_due() -> bool:
-    """Whether a `save` in mid-epoch pays now, as often as machines are lost; rank 0 alone asks."""
+    """Whether a `save` in mid-epoch pays now, given how often machines are lost; call on rank 0."""
     return current_session().save_due
 
 
 def save(checkpoint: Checkpoint) -> bool:
-    """Save in the middle of an epoch: what `get_checkpoint` gives where the epoch must begin again.
+    """Save in the middle of an epoch, for `get_checkpoint` if the epoch has to begin again.
 
-    The save takes the place of the last epoch's checkpoint, so let it say how far the epoch has
-    come. Of several ranks, rank 0's save counts. Returns whether it was saved: not before the first
-    epoch that was reported with a checkpoint, since no run would look for it.
+    The save replaces the last epoch's checkpoint, so include how far the epoch has come. Rank 0's
+    save counts. Returns whether it was saved: not before the first epoch reported with a
+    checkpoint, because no run would look for it.
     """
     return current_session().save(checkpoint)
 
 
 def current_session() -> Session:
-    """Give the session of the calling thread; one that prints, where no cloudtune runs it."""
+    """Return the session of the calling thread; without cloudtune, one that prints."""
     session = active_session.get()
     if session is None:
         address = os.environ.get(ADDRESS_VARIABLE)
@@ -156,7 +156,7 @@ def current_session() -> Session:
 
 
 def _alone() -> Session:
-    """Give the session of a script that no cloudtune runs: granted all epochs, it prints."""
+    """Return the session of a script on its own: it grants all epochs, and prints."""
     text = os.environ.get(EPOCHS_VARIABLE, "3")
     if not text.isdecimal() or not int(text):
         raise UsageError(f"{EPOCHS_VARIABLE} is {text!r}; set it to a number of epochs")
@@ -169,7 +169,7 @@ def _alone() -> Session:
         max_epoch=int(text),
         device="cuda:0" if torch is not None and torch.cuda.is_available() else "cpu",
     )
-    session.grant(session.max_epoch + 1)  # what follows the script's loop is to run as well
+    session.grant(session.max_epoch + 1)  # so that the code after the script's loop runs too
     return session
 
 

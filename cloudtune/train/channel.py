@@ -1,6 +1,6 @@
-"""How a worker and the command that it has started speak: lines of JSON over a Unix socket.
+"""The connection between a worker and its command: lines of JSON over a Unix socket.
 
-The socket is in a folder that is its user's alone.
+The socket is in a folder that only its user can read.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Channel:
             self._socket.sendall(data)
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Give what arrives, until the other end is gone."""
+        """Yield messages until the other end is gone."""
         with contextlib.suppress(OSError), self._socket.makefile("rb") as lines:
             for line in lines:
                 yield json.loads(line)
@@ -44,7 +44,7 @@ class Channel:
 
 
 def listen(folder: Path) -> socket.socket:
-    """Return a socket in the folder that takes connections."""
+    """Return a listening socket in the folder."""
     listener = socket.socket(socket.AF_UNIX)
     with short_name(folder, NAME) as name:
         listener.bind(name)

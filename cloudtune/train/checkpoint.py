@@ -4,11 +4,11 @@
         manifest.json     written last and in one step; without it the checkpoint doesn't exist
         4f1c09aa/…        the files of the save that the manifest names
 
-A save writes its files under a name of its own, so that saving an epoch again (it was trained
-again after a lost node) never touches the files that the standing manifest speaks of.
+Each save writes its files under a new name, so that saving an epoch again (repeated after a lost
+node) never touches the files of the present manifest.
 
-A save has two halves, so that training waits for the first only: `stage` copies the files to the
-local disk, `commit` brings them to the storage and makes a checkpoint of them.
+A save has two halves, and training waits only for the first: `stage` copies the files to the local
+disk, `commit` uploads them to the storage and makes a checkpoint of them.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from cloudtune.train import storage
 from cloudtune.train.progress_cursor import Trained
 
 MANIFEST: Final = "manifest.json"
-# Of the manifest's format; another one is refused, not guessed at.
+# The version of the manifest's format; another version is refused.
 VERSION: Final = 1
-# A file is read in pieces of this size: a checkpoint may be larger than the memory.
+# Files are read in chunks of this size: a checkpoint may be larger than the memory.
 CHUNK_BYTES: Final = 1 << 20
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
 
@@ -48,7 +48,7 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds; `folder` is where its files lie, beside the manifest."""
+    """The contents of a checkpoint; `folder` has its files, beside the manifest."""
 
     trial: str
     epoch: int
@@ -63,7 +63,7 @@ class Manifest:
         return sum(file.size for file in self.files.values())
 
     def to_json(self) -> bytes:
-        """Give the manifest as strict JSON: a metric that isn't finite stands there as a string."""
+        """Return the manifest as strict JSON, with metrics that aren't finite as strings."""
         metrics = {k: v if math.isfinite(v) else str(v) for k, v in self.metrics.items()}
         document = {"version": VERSION, **asdict(self), "metrics": metrics}
         return json.dumps(document, indent=1, allow_nan=False).encode()
@@ -90,9 +90,9 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of a user's files: one to be saved, or one that a store has saved.
+    """A folder of a user's files, to be saved or already stored.
 
-    `epoch` is the epoch that a stored checkpoint was saved after; 0 for one not yet stored.
+    `epoch` is the epoch after which a stored checkpoint was saved; 0 for one not yet stored.
     """
 
     path: str
@@ -100,23 +100,23 @@ class Checkpoint:
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> "Checkpoint":
-        """Give the local folder `path` as a checkpoint; `report()` copies it before it returns."""
+        """Return a checkpoint of the local folder `path`; `report()` copies it before returning."""
         if not Path(path).is_dir():
             raise UsageError(f"Checkpoint.from_directory(): {os.fspath(path)} is not a folder")
         return cls(os.fspath(path))
 
     @classmethod
     def from_storage(cls, uri: str) -> "Checkpoint":
-        """Give a checkpoint that a run has saved, by the folder or URI that its report names.
+        """Return a checkpoint that a run has saved, by the folder or URI in its report.
 
         Raises:
-            CheckpointError: there is no whole one.
+            CheckpointError: there is no complete one.
         """
         return cls(uri, read_manifest(uri).epoch)
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Give a local folder with the files; a stored checkpoint is copied there, and verified."""
+        """Yield a local folder with the files; a stored checkpoint is copied and verified."""
         if not self.epoch:
             yield self.path
             return
@@ -127,7 +127,7 @@ class Checkpoint:
             yield folder
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy the files to a local folder, a new temporary one if none is named; give its path."""
+        """Copy the files to a local folder (by default a new temporary one); return its path."""
         target = Path(tempfile.mkdtemp(prefix="cloudtune-") if path is None else path)
         with self.as_directory() as folder:
             shutil.copytree(folder, target, dirs_exist_ok=True)
@@ -136,9 +136,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class PendingCheckpoint:
-    """Files of an epoch on the local disk, that no manifest speaks of yet.
+    """Files of an epoch on the local disk that have no manifest yet.
 
-    `files` is where they lie; `folder` their name in the storage, None where they aren't there.
+    `files` is their path; `folder` their name in the storage, None if they aren't there.
     """
 
     trial: str
@@ -150,31 +150,31 @@ class PendingCheckpoint:
 class CheckpointStore:
     """Saves, finds, loads and prunes checkpoints under `uri`: a local path, file:// or s3://.
 
-    A trial has one writer at a time. S3 is reached at AWS_ENDPOINT_URL where that is set.
+    A trial has one writer at a time. AWS_ENDPOINT_URL, if set, is where S3 is reached.
 
-    A storage that fails is asked again after each of `waits` (seconds); one that failed to the last
-    is asked once each time, until it works again.
+    Failed requests are retried after each of `waits` (seconds). A storage that has failed all
+    retries is tried only once each time, until it works again.
     """
 
     def __init__(self, uri: str, waits: tuple[float, ...] = storage.WAITS) -> None:
         self.uri = uri if "://" in uri else os.fspath(Path(uri).absolute())
         self._fs, self._root = storage.filesystem(self.uri)
-        self.trained = Trained()  # what manifests say of their epochs
-        self.failure = ""  # why the last save that was given up came to nothing
-        self.held = ""  # where the files of that save lie on this node, until someone deletes them
-        self.no_room: Callable[[], object] | None = None  # called where the storage is full
+        self.trained = Trained()  # what manifests say about their epochs
+        self.failure = ""  # why the last abandoned save failed
+        self.held = ""  # the folder of that save's files on this node, until it is deleted
+        self.no_room: Callable[[], object] | None = None  # called when the storage is full
         self._patience = storage.Patience(self.uri, waits)
         self._room = storage.Patience(self.uri, waits)
 
     def save(
         self, trial_id: str, epoch: int, metrics: Mapping[str, float], directory: str | Path
     ) -> str:
-        """Save the files of `directory` as the trial's checkpoint of `epoch`; give its path.
+        """Save the files of `directory` as the trial's checkpoint of `epoch`; return its path.
 
-        Interrupted at any point, it leaves every earlier checkpoint as it was.
+        Interrupted at any point, it leaves every earlier checkpoint intact.
 
         Raises:
-            StorageError: the storage failed again and again.
+            StorageError: the storage failed repeatedly.
         """
         source = Path(directory)
         noted = dict(metrics)
@@ -190,7 +190,7 @@ class CheckpointStore:
             for path in _files_of(directory):
                 name = path.relative_to(directory).as_posix()
                 file = f"{target}/{name}"
-                # S3 has no folders, and making one asks for rights on the bucket.
+                # S3 has no folders, and creating one would require rights on the bucket.
                 if storage.is_local(self._fs):
                     self._fs.create_dir(file.rpartition("/")[0], recursive=True)
                 with path.open("rb") as reader, self._fs.open_output_stream(file) as out:
@@ -202,11 +202,11 @@ class CheckpointStore:
         return self._finish(trial, epoch, metrics, folder, files)
 
     def stage(self, trial_id: str, epoch: int, directory: str | Path) -> PendingCheckpoint | None:
-        """Copy the files of `directory` to the local disk, as fast as that goes; see `commit`.
+        """Copy the files of `directory` to the local disk; see `commit`.
 
-        Where the storage is on the disk of temporary files anyway, they are at their place at
-        once: then nothing may `prune` the trial without sparing the epoch. None where there is no
-        room for them, or the disk fails, again and again: that is logged.
+        If the storage is on the same disk as temporary files, they go to their final place at once:
+        then a `prune` of the trial must spare the epoch. None, which is logged, if there is no room
+        or the disk fails repeatedly.
         """
         source = Path(directory)
         _files_of(source)
@@ -220,7 +220,7 @@ class CheckpointStore:
 
     def _stage(self, trial_id: str, epoch: int, directory: Path) -> PendingCheckpoint:
         if self._is_on_local_disk:
-            # Copied once: the manifest alone makes a checkpoint of files that lie at their place.
+            # Copied only once: the manifest makes a checkpoint of files at their final place.
             folder = uuid.uuid4().hex[:8]
             pending = PendingCheckpoint(
                 trial_id, epoch, f"{self._folder(trial_id, epoch)}/{folder}", folder
@@ -240,16 +240,16 @@ class CheckpointStore:
         return pending
 
     def commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str | None:
-        """Make a checkpoint of pending files; give its path. As safe to interrupt as `save`.
+        """Make a checkpoint of pending files; return its path. As safe to interrupt as `save`.
 
-        None where the storage failed again and again, which is logged: earlier checkpoints are as
-        they were, and the next may be saved. Files that lie outside the storage are `held` then.
+        None if the storage failed repeatedly, which is logged: earlier checkpoints are intact, and
+        the next may be saved. Files outside the storage are `held` then.
         """
         try:
             return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
         except storage.StorageError as error:
             self.failure = str(error)
-            # The only copy of this epoch: the controller may fetch it before the node goes.
+            # This is the only copy of the epoch: the controller may fetch it before the node goes.
             self.held = pending.files if pending.folder is None else ""
             storage.tell(f"epoch {pending.epoch} is not saved: {error}")
             return None
@@ -277,7 +277,7 @@ class CheckpointStore:
         folder: str,
         files: Mapping[str, SavedFile],
     ) -> str:
-        """Put the manifest there in one step: an object put on S3, a rename in a local folder."""
+        """Write the manifest in one step: an object put on S3, a rename in a local folder."""
         manifest = Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
         target = self._folder(trial, epoch)
         final = f"{target}/{MANIFEST}"
@@ -285,7 +285,7 @@ class CheckpointStore:
         storage.write_file(self._fs, written, manifest.to_json())
         if written != final:
             self._fs.move(written, final)
-        # Only now: until the manifest has changed, it speaks of the files of the save before.
+        # Only now: until here the manifest named the files of the previous save.
         with storage.best_effort():
             for info in storage.entries(self._fs, target):
                 if info.base_name not in {folder, MANIFEST}:
@@ -296,22 +296,22 @@ class CheckpointStore:
         return f"{self._root}/{trial_id}/epoch-{epoch:05d}"
 
     def latest(self, trial_id: str) -> str | None:
-        """Give the path of the trial's checkpoint of the highest epoch, or None."""
+        """Return the path of the trial's checkpoint of the highest epoch, or None."""
         saved = self._saved(trial_id)
         return self.path(trial_id, max(saved)) if saved else None
 
     def saved(self, trial_id: str) -> dict[str, Manifest]:
-        """Give the trial's whole checkpoints by their paths, the earliest first."""
+        """Return the trial's complete checkpoints by path, earliest first."""
         manifests = sorted(self._saved(trial_id).items())
         return {self.path(trial_id, epoch): manifest for epoch, manifest in manifests}
 
     def is_intact(self, path: str) -> bool:
-        """Whether the checkpoint at `path` has its manifest and all files as they were saved.
+        """Whether the checkpoint at `path` has its manifest and all files unchanged.
 
-        Every file is read once for its SHA-256.
+        Reads every file once for its SHA-256.
 
         Raises:
-            StorageError: the storage can't be asked.
+            StorageError: the storage can't be reached.
         """
 
         def look() -> bool:
@@ -331,7 +331,7 @@ class CheckpointStore:
         """Whether the checkpoint at `path` has its manifest and all files, at their full size.
 
         Raises:
-            StorageError: the storage can't be asked.
+            StorageError: the storage can't be reached.
         """
 
         def look() -> bool:
@@ -341,7 +341,7 @@ class CheckpointStore:
                 return False
             fs, folder = storage.filesystem(path)
             names = list(manifest.files)
-            # Sizes cost one request; to read all files again for a look would cost a download.
+            # Sizes cost one request; reading all files would cost a download.
             infos = fs.get_file_info([f"{folder}/{manifest.folder}/{name}" for name in names])
             sizes = [info.size if info.is_file else None for info in infos]
             return sizes == [manifest.files[name].size for name in names]
@@ -349,17 +349,16 @@ class CheckpointStore:
         return self._patience.insist(look)
 
     def path(self, trial_id: str, epoch: int) -> str:
-        """Give the path of the trial's checkpoint of an epoch, there or not."""
+        """Return the path of the trial's checkpoint of an epoch, whether it exists or not."""
         return f"{self.uri.rstrip('/')}/{trial_id}/epoch-{epoch:05d}"
 
     @storage.best_effort()
     def prune(self, trial_id: str, metric: str, mode: str, spare: Collection[int] = ()) -> None:
         """Drop all but the latest checkpoint and the best one by `metric` ("max" or "min").
 
-        Files that interrupted saves have left behind are deleted as well. Of equals the earliest is
-        the best, as if it reported the best one; NaN, an infinity that would win, or no such
-        metric is the worst. The
-        epochs of `spare` stay too. What can't be deleted is tried again the next time.
+        Files left by interrupted saves are deleted too. Ties go to the earliest checkpoint, as for
+        the best of a run; NaN, an infinity that would win, or a missing metric is the worst. The
+        epochs of `spare` stay too. Failed deletions are retried the next time.
         """
         saved = self._saved(trial_id)
         if not saved:
@@ -371,7 +370,7 @@ class CheckpointStore:
             diverged = math.isnan(value) or value == math.inf
             return (-math.inf, epoch) if diverged else (value, -epoch)
 
-        # A resume goes on from the latest; the best may be what the run returns.
+        # A resume continues from the latest; the best may be what the run returns.
         keep = {max(saved), max(saved, key=merit), *spare}
         for epoch, folder in self._epoch_folders(trial_id).items():
             if epoch not in keep:
@@ -379,7 +378,7 @@ class CheckpointStore:
                     self._drop_epoch(folder)
 
     def drop(self, trial_id: str) -> bool:
-        """Delete a trial's checkpoints; whether it had any. What can't be deleted stays."""
+        """Delete a trial's checkpoints as far as possible; return whether it had any."""
         folders: dict[int, str] = {}
         with storage.best_effort():
             folders = self._epoch_folders(trial_id)
@@ -389,14 +388,14 @@ class CheckpointStore:
 
     @property
     def _is_on_local_disk(self) -> bool:
-        """Whether files come there as fast as to where they would wait."""
+        """Whether the storage is on the same disk as temporary files."""
         if not storage.is_local(self._fs):
             return False
         Path(self._root).mkdir(parents=True, exist_ok=True)
         return Path(self._root).stat().st_dev == Path(storage.staging_folder()).stat().st_dev
 
     def _drop_epoch(self, folder: str) -> None:
-        """The manifest goes first: a checkpoint half dropped must not look whole."""
+        """Delete a checkpoint, manifest first: half of one must not look complete."""
         infos = storage.entries(self._fs, folder)
         for info in sorted(infos, key=lambda info: info.base_name != MANIFEST):
             storage.delete(self._fs, info)
@@ -412,17 +411,17 @@ class CheckpointStore:
     def _saved(self, trial_id: str) -> dict[int, Manifest]:
         saved = {}
         for epoch, folder in self._epoch_folders(trial_id).items():
-            # What a torn write has left in a manifest's place is no checkpoint either.
+            # The remains of an interrupted write aren't a checkpoint either.
             with contextlib.suppress(FileNotFoundError, storage.CheckpointError):
                 saved[epoch] = _read_manifest(self._fs, folder)
         return saved
 
 
 def read_manifest(path: str) -> Manifest:
-    """Give the manifest of the stored checkpoint at `path`.
+    """Return the manifest of the stored checkpoint at `path`.
 
     Raises:
-        CheckpointError: there is no whole checkpoint at `path`.
+        CheckpointError: there is no complete checkpoint at `path`.
     """
     fs, folder = storage.filesystem(path)
     try:
@@ -434,11 +433,11 @@ def read_manifest(path: str) -> Manifest:
 def usable(path: str, waits: tuple[float, ...] = storage.WAITS) -> str | None:
     """Return the stored checkpoint at `path`, or the trial's latest intact one before it.
 
-    None where the trial has none. So a damaged file costs a few epochs and not the trial; the log
-    says so.
+    None if the trial has none. So a damaged file costs a few epochs and not the trial; that is
+    logged.
 
     Raises:
-        StorageError: the storage can't be asked.
+        StorageError: the storage can't be reached.
     """
     folder, _, name = path.rstrip("/").rpartition("/")
     root, _, trial = folder.rpartition("/")
@@ -454,9 +453,9 @@ def usable(path: str, waits: tuple[float, ...] = storage.WAITS) -> str | None:
 
 
 def standing(path: str) -> str | None:
-    """Give the stored checkpoint at `path`, or the trial's latest if that one is gone.
+    """Return the stored checkpoint at `path`, or the trial's latest if that one is gone.
 
-    None where nothing is left of the trial. Of a storage elsewhere that isn't asked: as it is.
+    None if nothing is left of the trial. A remote storage isn't asked: then return `path`.
     """
     folder, _, _ = path.rstrip("/").rpartition("/")
     root, _, trial = folder.rpartition("/")
@@ -473,7 +472,7 @@ def load(path: str, to_directory: Path) -> Manifest:
     """Copy the stored checkpoint at `path` into a local folder, checking each file's SHA-256.
 
     Raises:
-        CheckpointError: no checkpoint, or a file of it is missing, short or altered.
+        CheckpointError: there is none, or one of its files is missing, short or altered.
     """
     manifest = read_manifest(path)
     for name, saved in manifest.files.items():
@@ -507,14 +506,14 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     """Open a file of the stored checkpoint at `path` for reading.
 
     Raises:
-        CheckpointError: it is a link or a device: whoever can write to the storage must not make a
-            trial read other files.
-        FileNotFoundError: it isn't there.
+        CheckpointError: it is a link or a device: someone who can write to the storage must not
+            make a trial read other files.
+        FileNotFoundError: it doesn't exist.
     """
     fs, folder = storage.filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
     if storage.is_local(fs):
-        # The storage itself may lie behind a link. Below it nothing may be one.
+        # The storage itself may be behind a link, but nothing below it may be one.
         real = Path(os.path.realpath(folder), manifest.folder, name)
         if Path(file).exists() and not (Path(os.path.realpath(file)) == real and real.is_file()):
             raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
@@ -535,7 +534,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def copy_file(reader: BinaryIO, out: BinaryIO | None = None) -> SavedFile:
-    """Copy a file, if it is to be copied, and give its size and SHA-256."""
+    """Copy a file, if `out` is given, and return its size and SHA-256."""
     digest = hashlib.sha256()
     size = 0
     while chunk := reader.read(CHUNK_BYTES):

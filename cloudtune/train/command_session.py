@@ -1,4 +1,4 @@
-"""The session within a command that a worker has started: granted and stopped by that."""
+"""The session within a command that a worker has started, which grants and stops it."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import Session
 
-# What a command that is stopped has to bring its last checkpoint into the storage.
+# Seconds for a stopped command to upload its last checkpoint.
 FLUSH_SECONDS: Final = 3.0
 
 _opened: dict[str, Session] = {}
@@ -24,7 +24,7 @@ _opening = threading.Lock()
 
 
 class CommandSession(Session):
-    """A session whose reports without a checkpoint take the folder of checkpoints, as it is."""
+    """A session whose reports without a checkpoint use the command's folder of checkpoints."""
 
     folder: Changes | None = None
 
@@ -37,10 +37,10 @@ class CommandSession(Session):
 
 
 def session_of(address: str) -> Session:
-    """Return this process's session: there is one, whichever thread asks.
+    """Return this process's only session, for any thread.
 
     Raises:
-        UsageError: the worker has one for another process of the command already.
+        UsageError: the worker already has one for another process of the command.
     """
     with _opening:
         if address not in _opened:
@@ -65,7 +65,7 @@ def _open(address: str) -> Session:
         store=CheckpointStore(place["storage"]),
         saves=SaveTimes(place["losses_per_hour"]),
         progress=Progress(**place["progress"]),
-        seeds=False,  # the script's own are
+        seeds=False,  # the script's own seeds apply
     )
     if place["folder"] is not None:
         session.folder = Changes(Path(place["folder"]))
@@ -76,7 +76,7 @@ def _open(address: str) -> Session:
 
 
 def _obey(session: Session, messages: Any) -> None:
-    """Do what the worker says; end with it."""
+    """Follow the worker's messages; end with it."""
     for message in messages:
         match message:
             case {"grant": int(until)}:
@@ -88,7 +88,7 @@ def _obey(session: Session, messages: Any) -> None:
             case {"stop": True}:
                 waits = session.stop()
                 session.flush(FLUSH_SECONDS)
-                if not waits:  # it trains, so no report unwinds it
+                if not waits:  # it trains, so no report can unwind it
                     os.kill(os.getpid(), signal.SIGTERM)
     sys.stderr.write("cloudtune: the worker that started this command is gone\n")
     os._exit(1)

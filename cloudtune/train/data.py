@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class DataWorker(Protocol):
-    """Where a worker stands among those of its trial, and the last epoch that it finished.
+    """A worker's place in its trial, and its last finished epoch.
 
-    `batch_weight` is what its gradient counts in the mean over all workers: 1, but where their
-    shares of a batch differ.
+    `batch_weight` is the weight of its gradient in the mean over all workers: 1 unless their shares
+    of a batch differ.
     """
 
     rank: int
@@ -30,7 +30,7 @@ class DataWorker(Protocol):
 
 
 class DeviceLoader:
-    """A loader whose batches come on a device, if one is given, shuffled each epoch."""
+    """A loader that moves batches to a device, if one is given, and shuffles each epoch."""
 
     def __init__(self, loader: DataLoader[Any], worker: DataWorker, device: str | None) -> None:
         self._loader = loader
@@ -39,7 +39,7 @@ class DeviceLoader:
         self._passes: tuple[int, int] = (0, 0)
 
     def __iter__(self) -> Iterator[Any]:
-        # By the epoch's own number, so that a restored trial doesn't see the first order again.
+        # Seeded by the epoch's number, so that a restored trial doesn't repeat the first order.
         epoch = self._worker.epoch + 1
         passes = self._passes[1] + 1
         self._passes = (epoch, passes if self._passes[0] == epoch else 0)
@@ -65,7 +65,7 @@ class DeviceLoader:
 
     @property
     def batch_size(self) -> int | None:
-        """The samples of this worker in a batch, at most."""
+        """The maximum number of samples of this worker in a batch."""
         return self._loader.batch_size if self._shares is None else self._shares.own_size
 
     def __getattr__(self, name: str) -> Any:
@@ -73,12 +73,12 @@ class DeviceLoader:
 
 
 class Shares:
-    """This worker's share of each batch, where workers can't have equal ones.
+    """This worker's share of each batch, if workers can't have equal ones.
 
-    Of a batch of 64, three workers have 22, 21 and 21 samples. What the gradient of each counts
-    (`weight`) makes their mean that of the batch: the same step as at any other width, but for what
-    a model takes from its own samples alone (batch norm). Of a last batch with fewer samples than
-    workers some have none: they compute one that counts nothing.
+    Of a batch of 64, three workers have 22, 21 and 21 samples. The `weight` of each gradient makes
+    their mean that of the batch: the same step as at any other width, except for layers that depend
+    on a worker's own samples (batch norm). If a last batch has fewer samples than workers, some
+    compute one with weight 0.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Shares:
 
     @property
     def own_size(self) -> int:
-        """The samples of this worker in a whole batch."""
+        """The samples of this worker in a full batch."""
         return max(1, self._own(self._batch))
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Shares:
             yield batch[self._rank :: self._world] or batch[:1]
 
     def weight(self, number: int) -> float:
-        """Return what the gradient of batch `number` (from 0) counts, on average 1."""
+        """Return the weight of the gradient of batch `number` (from 0), on average 1."""
         samples = min(self._batch, len(self.sampler) - number * self._batch)
         return self._own(samples) * self._world / samples
 
@@ -115,7 +115,7 @@ class Shares:
 
 
 def split(loader: DataLoader[Any], worker: DataWorker) -> DataLoader[Any]:
-    """Give the loader of one rank's share; one of the user's own making stays as it is."""
+    """Return the loader of one rank's share; a user-defined loader is returned unchanged."""
     from torch.utils import data  # noqa: PLC0415
 
     sampler = loader.sampler
@@ -150,7 +150,7 @@ def split(loader: DataLoader[Any], worker: DataWorker) -> DataLoader[Any]:
 
 
 def is_plain(sampler: Any) -> bool:
-    """Whether a sampler gives each sample once, in order or shuffled, as DataLoader's own do."""
+    """Whether a sampler yields each sample once, in order or shuffled, as DataLoader's own do."""
     from torch.utils import data  # noqa: PLC0415
 
     return type(sampler) is data.SequentialSampler or (
@@ -161,7 +161,7 @@ def is_plain(sampler: Any) -> bool:
 
 
 def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return how a loader loads, as DataLoader's arguments, but for its batches and their order."""
+    """Return a loader's DataLoader arguments, except for its batches and their order."""
     return {name: getattr(loader, name) for name in _KEPT_OPTIONS}
 
 

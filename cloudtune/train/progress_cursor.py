@@ -1,4 +1,4 @@
-"""Where a worker stands among those of its trial, and a report among those of its trial."""
+"""The place of a worker in its trial, and the number of a report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cloudtune.errors import UsageError
 
 @dataclass(frozen=True)
 class Trained:
-    """With what an epoch was trained: GPUs or a share of one, samples a batch; None: unknown."""
+    """The GPUs (or share of one) and the batch size that trained an epoch; None: unknown."""
 
     gpus: float | None = None
     batch_size: int | None = None
@@ -17,9 +17,9 @@ class Trained:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is counted: a report each `every` units ("epoch" or "step").
+    """What is counted: one report per `every` units ("epoch" or "step").
 
-    `field` is the metric that says where a report stands, if one does.
+    `field` is the metric with the unit's number, if there is one.
     """
 
     unit: str = "epoch"
@@ -29,13 +29,13 @@ class Progress:
     def number(
         self, reported: int, metrics: Mapping[str, float], position: Mapping[str, Any]
     ) -> int | None:
-        """Return which report this is, counted from 1, after `reported` ones.
+        """Return the number of this report, counted from 1, after `reported` ones.
 
-        `position` is what the script says of it, by unit. None for what isn't counted: it has been
-        reported before, or comes between two reports.
+        `position` are the numbers that the script passed, by unit. None for a report that doesn't
+        count: it was reported before, or comes between two that count.
 
         Raises:
-            UsageError: a report before it is missing, or it says nothing that can be read.
+            UsageError: an earlier report is missing, or the number can't be read.
         """
         where = position.get(self.unit)
         if where is None and self.field is not None:

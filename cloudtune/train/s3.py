@@ -1,8 +1,8 @@
-"""S3 through Arrow, reached as boto3 reaches it.
+"""S3 through Arrow, with the settings of boto3.
 
 Arrow finds credentials by itself, but not those of profiles that assume a role or of `aws login`:
-without any it sends anonymous requests. It heeds neither proxies nor CA bundles. So where a machine
-has profiles, a proxy or a CA bundle, boto3 says how S3 is reached, and renews what expires.
+without any it sends anonymous requests. It ignores proxies and CA bundles. So if a machine has
+profiles, a proxy or a CA bundle, boto3 provides the settings, and renews expiring credentials.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _CA = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 
 
 def needs_boto3() -> bool:
-    """Whether this machine has settings for AWS that Arrow doesn't know."""
+    """Whether this machine has settings for AWS that Arrow ignores."""
     proxied = _PROXIES.intersection(getproxies())
     return bool(proxied) or any(map(os.environ.get, _CA)) or aws_session.configured()
 
 
 def file_system(bucket: str) -> S3:
-    """Return the file system of a bucket: one for all of this process that need it.
+    """Return the file system of a bucket, shared within this process.
 
     Raises:
         PermissionError: there are no credentials, or they can't be renewed.
-        OSError: the bucket can't be asked for its region.
+        OSError: the bucket's region can't be determined.
     """
-    # A fork has none of the threads that its parent's file system needs.
+    # A fork lacks the threads that its parent's file system needs.
     return _file_system(bucket, aws_session.session(), os.getpid())
 
 
@@ -51,11 +51,11 @@ def _file_system(bucket: str, session: object, process: int) -> S3:
 
 
 class S3:
-    """Arrow's file system of a bucket, with boto3's credentials; has all its methods.
+    """Arrow's file system of a bucket, with all its methods and boto3's credentials.
 
     Raises:
         PermissionError: there are no credentials, or they can't be renewed; any method may.
-        OSError: the bucket can't be asked for its region.
+        OSError: the bucket's region can't be determined.
     """
 
     type_name = "s3"
@@ -74,7 +74,7 @@ class S3:
         return getattr(self._current(), name)
 
     def _current(self) -> Any:
-        """Return the file system, another one once the credentials were renewed."""
+        """Return the file system, with renewed credentials if necessary."""
         from pyarrow import fs  # noqa: PLC0415  takes a while
 
         with self._lock:
@@ -95,7 +95,7 @@ def upload_address(uri: str, seconds: int) -> str:
 
     Raises:
         PermissionError: there are no credentials, or they can't be renewed.
-        OSError: the bucket can't be asked for its region.
+        OSError: the bucket's region can't be determined.
     """
     from botocore.config import Config  # noqa: PLC0415
 
@@ -114,7 +114,7 @@ def _credentials() -> ReadOnlyCredentials:
 
     try:
         credentials = aws_session.session().get_credentials()
-        # Renews what expires within 15 minutes.
+        # This renews credentials that expire within 15 minutes.
         frozen = None if credentials is None else credentials.get_frozen_credentials()
     except (BotoCoreError, ClientError, ResponseParserError) as error:
         raise PermissionError(f"no AWS credentials: {error}; {aws_session.LOG_IN}") from None
@@ -130,7 +130,7 @@ def _options(bucket: str) -> dict[str, Any]:
     from botocore.parsers import ResponseParserError  # noqa: PLC0415
     from botocore.utils import get_environ_proxies  # noqa: PLC0415
 
-    _credentials()  # says more clearly than S3 what is missing
+    _credentials()  # its message is clearer than S3's
     try:
         client = aws_session.session().client("s3", config=Config(**_TRIES))
         answer = client.head_bucket(Bucket=bucket)

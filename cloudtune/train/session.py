@@ -1,6 +1,6 @@
-"""The session behind a training script: granted epochs, it takes the script's reports.
+"""The session behind a training script: it is granted epochs and takes the script's reports.
 
-A worker makes one in its process. What the script calls is in `cloudtune.train.calls`.
+A worker creates one in its process. The functions for scripts are in `cloudtune.train.calls`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class MissingMetricError(UsageError):
-    """A report lacks the metric by which the experiment compares its trials."""
+    """A report lacks the metric that compares the experiment's trials."""
 
 
 class NeverReportedError(UsageError):
@@ -49,17 +49,17 @@ class NeverReportedError(UsageError):
 
 
 class StopTraining(SystemExit):
-    """The trial goes no further: unwinds the training function from within `report()`.
+    """The trial stops here: unwinds the training function from within `report()`.
 
-    Not an `Exception`, so that a script's `except Exception` lets it pass; a SystemExit, so that
-    a script on its own ends quietly.
+    It isn't an `Exception`, so that a script's `except Exception` lets it pass; it is a SystemExit,
+    so that a script on its own ends quietly.
     """
 
 
 def waited_seconds() -> float:
-    """Return for how long the calling thread has waited for a core in its life.
+    """Return the total seconds for which the calling thread has waited for a core.
 
-    That is Linux's own count; 0 where there is none. A thread that sleeps or reads waits for none.
+    It is Linux's own count; 0 if there is none. Sleeping and reading don't count.
     """
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
@@ -68,14 +68,14 @@ def waited_seconds() -> float:
 
 
 def load_epoch_hook() -> Callable[..., object] | None:
-    """Return what the environment names as module:factory; None where it names nothing.
+    """Return the hook that the environment names as module:factory; None if it names none.
 
     It is called on every rank at the end of each epoch, before the epoch's report is delivered, as
     `hook(trial=, epoch=, width=, nodes=, elapsed=)`: `elapsed` is in seconds since the epoch began,
     and epoch 0 is the set-up of the worker.
 
     Raises:
-        UsageError: it is written in another way.
+        UsageError: it has another form.
     """
     spec = os.environ.get(HOOK_VARIABLE)
     if spec is None:
@@ -87,23 +87,23 @@ def load_epoch_hook() -> Callable[..., object] | None:
 
 
 class Deliveries:
-    """Does work in a thread of its own, one piece at a time; begun by one, waited for by any."""
+    """Does work in its own thread, one piece at a time; any thread can wait for it."""
 
     def __init__(self) -> None:
         self._under_way: threading.Thread | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Do this once what was begun before is done; returns as soon as it has begun.
+        """Begin this work once the previous piece is done; return as soon as it has begun.
 
-        `work` raises nothing. A process that ends doesn't wait for it: call `wait` before.
+        `work` must not raise. A process that ends doesn't wait for it: call `wait` before.
         """
         self.wait()
         thread = threading.Thread(target=work, name="deliveries", daemon=True)
         thread.start()
-        self._under_way = thread  # not before: only a started thread can be joined
+        self._under_way = thread  # only now, because only a started thread can be joined
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait up to `seconds` until what was begun is done."""
+        """Wait up to `seconds` until the work is done."""
         if self._under_way is not None:
             self._under_way.join(seconds)
 
@@ -112,14 +112,14 @@ class Deliveries:
 class Session:
     """One worker's part of one trial in training.
 
-    The script runs in one thread (`run`, or within `activate`); `grant` and `stop` are called
-    from others. Every rank has a session, granted and stopped on its own; a stop takes effect at
-    the end of an epoch, where no collective of torch.distributed is pending. `restore` is the
-    checkpoint to go on from: its manifest says which epoch is the first. `born` is when the worker
-    began to be set up, on the monotonic clock; activation if not given.
+    The script runs in one thread (`run`, or within `activate`); `grant` and `stop` are called from
+    others. Every rank has its own session, granted and stopped separately. A stop takes effect at
+    the end of an epoch, when no collective of torch.distributed is pending. `restore` is the
+    checkpoint to resume from: its manifest says which epoch is the first. `born` is the start of
+    the worker's set-up on the monotonic clock; activation if not given.
 
-    A report is delivered once its checkpoint is in the storage, by a thread of the session's own:
-    where another epoch is granted already, training goes on meanwhile.
+    A report is delivered once its checkpoint is in the storage, by the session's own thread. If
+    another epoch is granted already, training continues meanwhile.
     """
 
     trial_id: str
@@ -138,28 +138,28 @@ class Session:
     seed: int = 0
     born: float | None = None
     share: float = 1.0
-    """The part of a GPU that each worker has."""
+    """The share of a GPU of each worker."""
     acknowledged: int | None = None
-    """The last epoch that the controller has taken note of; None where it never says."""
+    """The last epoch that the controller has recorded; None if it never says so."""
     ranks: Ranks | None = None
-    """The workers of the trial, whose models are compared; None where there are no others."""
+    """The workers of the trial, whose models are compared; None for a single worker."""
     saves: SaveTimes = field(default_factory=SaveTimes)
     progress: Progress = field(default_factory=Progress)
-    batch_weight: float = 1.0  # of its samples in the mean over the workers; see `data.Worker`
+    batch_weight: float = 1.0  # of its samples in the mean over the workers; see `DataWorker`
     batch_size: int | None = None
-    """The samples of a batch over all workers: of the first loader that was prepared."""
+    """The total batch of all workers, of the first prepared loader."""
     seeds: bool = True
-    """Whether random numbers are seeded as it is activated."""
+    """Whether activation seeds the random numbers."""
     parallel: Parallel = ""
 
     epoch: int = field(init=False)
-    """The last epoch that was reported, or that the trial was restored at."""
+    """The last reported epoch, or the one that the trial was restored at."""
     leaving: bool = field(default=False, init=False)
-    """Whether the machine is about to be taken back."""
+    """Whether the machine is about to be interrupted."""
     before: Trained = field(default_factory=Trained, init=False)
-    """With what the last epoch of the checkpoint to go on from was trained."""
+    """What trained the last epoch of the checkpoint to resume from."""
     _kept: Mapping[str, float] | None = field(default=None, init=False)
-    """The metrics of the last epoch, where the trial has a checkpoint of its own of it."""
+    """The metrics of the last epoch, if the trial has its own checkpoint of it."""
     _waiting: bool = field(default=False, init=False)
     _granted: int = field(default=0, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -170,11 +170,11 @@ class Session:
     _waited: float = field(default_factory=waited_seconds, init=False)
     _hook: Callable[..., object] | None = field(default=None, init=False)
     models: list[torch.nn.Module] = field(default_factory=list, init=False)
-    """What is trained, as far as it is known; else what torch's optimizers change is taken."""
+    """The trained models, if known; otherwise the parameters of torch's optimizers count."""
     sharded: bool = field(default=False, init=False)
-    """Whether a state is gathered from all ranks, so that none can save without the others."""
+    """Whether states are gathered from all ranks, so that none can save without the others."""
     leaves_parallel: bool = field(default=False, init=False)
-    """Whether the script has left `parallel` to the run."""
+    """Whether the script leaves `parallel` to the run."""
 
     def __post_init__(self) -> None:
         self.epoch = self.start_epoch
@@ -183,19 +183,19 @@ class Session:
             self.store.no_room = lambda: self.report_hook(full)
 
     def grant(self, until_epoch: int) -> None:
-        """Let the script train through `until_epoch`; a lower grant than an earlier one is void."""
+        """Let the script train through `until_epoch`; a lower grant than before has no effect."""
         with self._changed:
             self._granted = max(self._granted, until_epoch)
             self._changed.notify_all()
 
     def acknowledge(self, epoch: int) -> None:
-        """Let the checkpoints of epochs before this one go: the run won't go back to them."""
+        """Allow pruning the checkpoints of epochs before this one: the run won't need them."""
         self.acknowledged = epoch
 
     def stop(self) -> bool:
-        """Unwind the script at the end of its epoch, or at once where it waits for a grant.
+        """Unwind the script at the end of its epoch, or at once if it waits for a grant.
 
-        Returns whether it does.
+        Returns whether it waits.
         """
         with self._changed:
             self._stopped = True
@@ -203,12 +203,12 @@ class Session:
             return self._waiting
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait up to `seconds` until what was reported is delivered."""
+        """Wait up to `seconds` until all reports are delivered."""
         self._deliveries.wait(seconds)
 
     @contextlib.contextmanager
     def activate(self) -> Iterator[Session]:
-        """Make this the session of the calling thread: seeds, hook and start epoch are set."""
+        """Make this the session of the calling thread; set seeds, hook and start epoch."""
         if self.restore is not None:
             self.restore = usable(self.restore)
             self.epoch = 0
@@ -218,8 +218,8 @@ class Session:
             self.epoch = self.start_epoch = manifest.epoch
             self.before = manifest.trained
             if self.store is not None:
-                self.store.trained = self.before  # of a save before the next epoch's end
-            if manifest.trial == self.trial_id:  # another's, for a clone
+                self.store.trained = self.before  # for a save before the next epoch's end
+            if manifest.trial == self.trial_id:  # a clone's is its parent's
                 self._kept = dict(manifest.metrics)
         self._hook = load_epoch_hook()
         if self.ranks is not None:
@@ -237,10 +237,10 @@ class Session:
                 self.ranks.close()
 
     def run(self, function: TrainFunction, config: Mapping[str, Any]) -> None:
-        """Train to the end, or until stopped; what was reported is delivered on return.
+        """Train to the end, or until stopped; all reports are delivered on return.
 
         Raises:
-            NeverReportedError: the function returned with epochs to do and none reported.
+            NeverReportedError: the function returned without a report, with epochs left.
         """
         with self.activate():
             try:
@@ -259,14 +259,14 @@ class Session:
 
     @property
     def derived_seed(self) -> int:
-        """A seed of this trial, the same on all its ranks and in every attempt at it."""
+        """The seed of this trial, the same on all its ranks and in every attempt."""
         digest = hashlib.sha256(f"{self.seed}/{self.trial_id}".encode()).digest()
         return int.from_bytes(digest[:4], "big")
 
     def epochs(self) -> Iterator[int]:
         if self.epoch == self.start_epoch:
             self._call_hook(0, self.born or self._began)
-        self._begin()  # what the script did to set up is no part of an epoch
+        self._begin()  # the script's set-up isn't part of an epoch
         while self.epoch < self.max_epoch:
             epoch = self.epoch + 1
             yield epoch
@@ -297,7 +297,7 @@ class Session:
             raise StopTraining
         epoch = self.epoch + 1
         self._call_hook(epoch, self._began)
-        # Before anything is stored: what several models have learned is no trial's result.
+        # Before anything is stored: workers with separate models have no valid result.
         in_sync = None if self.ranks is None else self.ranks.compare(epoch, self.models)
         began_saving = time.monotonic()
         pending = self._stage(epoch, checkpoint) if self.rank == 0 else None
@@ -357,9 +357,9 @@ class Session:
             )
 
     def _stage(self, epoch: int, checkpoint: Checkpoint | None) -> PendingCheckpoint | None:
-        """Take the script's files over, once the report of the last epoch is delivered.
+        """Copy the script's files, once the previous report is delivered.
 
-        So one report at most is under way, and they arrive in order.
+        So at most one report is under way, and reports arrive in order.
         """
         self.flush()
         if self._broken is not None:
@@ -371,11 +371,11 @@ class Session:
             return self.store.stage(self.trial_id, epoch, folder)
 
     def _save(self, report: EpochReport, pending: PendingCheckpoint) -> None:
-        """Bring a checkpoint into the storage, then tell of its epoch; an error is the script's."""
+        """Upload a checkpoint, then report its epoch; errors are raised in the script."""
         assert self.store is not None
-        # Before the save, not after it, and never the last that was reported: the controller may
-        # not know of the new one yet when this node is lost, and would go on from that one. It
-        # may be several epochs behind: a trial that it stops trains on until the stop arrives.
+        # Before the save, not after it, and never the last reported one: the controller may not
+        # know the new one yet when this node is lost, and would resume from the last. It may be
+        # several epochs behind: a trial that it stops keeps training until the stop arrives.
         last = report.epoch - 1
         first = last if self.acknowledged is None else min(self.acknowledged, last)
         spare = range(first, report.epoch + 1)
@@ -404,5 +404,5 @@ class Session:
         self._begin()
 
 
-# By thread: a thread of a stopped trial that still trains keeps its own session.
+# Per thread: a thread of a stopped trial that still trains keeps its own session.
 active_session: ContextVar[Session | None] = ContextVar("cloudtune_session", default=None)

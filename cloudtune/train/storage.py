@@ -1,4 +1,4 @@
-"""Where checkpoints are kept, a local folder or S3: how it is reached, and what if it fails."""
+"""The storage of checkpoints, a local folder or S3: access, and what to do if it fails."""
 
 import contextlib
 import errno
@@ -18,25 +18,25 @@ from cloudtune.train import s3
 
 T = TypeVar("T")
 
-# Seconds until a storage that failed is asked again, and again.
+# Seconds between retries after a failure of the storage.
 WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
-# The folder of a run's storage that has what its workers printed.
+# The folder of a run's storage for the output of its workers.
 LOGS: Final = "logs"
-# A folder of a fast disk, where files wait for the storage; else they do among temporary ones.
+# A folder on a fast disk where files wait for their upload; by default that of temporary files.
 STAGING_VARIABLE: Final = "CLOUDTUNE_STAGING"
-_SPARE_BYTES: Final = 64 << 20  # of a disk, for what else is on it
+_SPARE_BYTES: Final = 64 << 20  # left free on a disk for other uses
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")
 
 
 class CheckpointError(CloudtuneError):
-    """A checkpoint is missing or isn't what was saved; the message names the file."""
+    """A checkpoint is missing or was changed; the message names the file."""
 
 
 class StorageError(CheckpointError):
-    """The storage can't be written or read, though it was asked several times.
+    """The storage can't be written or read, even after retries.
 
-    `denied` says that it doesn't let this machine in.
+    `denied`: this machine has no permission.
     """
 
     def __init__(self, message: str, *, denied: bool = False) -> None:
@@ -45,10 +45,10 @@ class StorageError(CheckpointError):
 
 
 class Patience:
-    """Asks a storage that fails again, after each of `waits` (seconds).
+    """Retries failed requests to a storage after each of `waits` (seconds).
 
-    One that failed to the last is asked once each time, until it works again: what trains there
-    isn't held up for ever.
+    A storage that has failed all retries is tried only once each time, until it works again, so
+    that training isn't held up forever.
     """
 
     def __init__(self, uri: str, waits: tuple[float, ...] = WAITS) -> None:
@@ -56,9 +56,9 @@ class Patience:
         self._waits = self._all_waits = waits
 
     def insist(self, work: Callable[[], T], no_room: Callable[[], object] | None = None) -> T:
-        """Do something with the storage, again where it fails.
+        """Do something with the storage, with retries.
 
-        `no_room` is called where it is full, and may have some made: that is waited for.
+        `no_room` is called if it is full, and may make room, which is waited for.
 
         Raises:
             StorageError: it failed each time.
@@ -85,7 +85,7 @@ class Patience:
 
 @contextlib.contextmanager
 def storage_errors(uri: str) -> Iterator[None]:
-    """Raise what pyarrow raises of a storage as a StorageError that names it."""
+    """Turn pyarrow's errors into a StorageError that names the storage."""
     try:
         yield
     except StorageError:
@@ -114,7 +114,7 @@ def try_storage(uri: str) -> None:
 
 
 def filesystem(uri: str) -> tuple[Any, str]:
-    """Give pyarrow's file system for `uri`, and the path within it.
+    """Return pyarrow's file system for `uri`, and the path within it.
 
     Raises:
         OSError: S3 can't be reached, or there are no credentials (PermissionError).
@@ -136,7 +136,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 
 def upload_address(uri: str, seconds: int) -> str:
-    """Return an address where anyone may write a file of S3 by HTTP PUT; "" for a folder's.
+    """Return an address where anyone may write a file on S3 by HTTP PUT; "" for a local file.
 
     Raises:
         StorageError: S3 can't be reached.
@@ -148,7 +148,7 @@ def upload_address(uri: str, seconds: int) -> str:
 
 
 def content(uri: str) -> bytes:
-    """Return what is in a file; b"" where there is none.
+    """Return the contents of a file; b"" if there is none.
 
     Raises:
         StorageError: the storage can't be reached.
@@ -158,7 +158,7 @@ def content(uri: str) -> bytes:
 
 
 def read_file(files: Any, path: str) -> bytes | None:
-    """Return what is in a file of pyarrow's file system, unpacked by its name; None without one."""
+    """Return the contents of a file, decompressed by its name; None if there is none."""
     try:
         with files.open_input_stream(path) as file:
             return bytes(file.read())
@@ -167,7 +167,7 @@ def read_file(files: Any, path: str) -> bytes | None:
 
 
 def write_file(files: Any, path: str, data: bytes, compression: str | None = "detect") -> None:
-    """Write a file to pyarrow's file system; by default packed as its name says."""
+    """Write a file to pyarrow's file system, by default compressed by its name."""
     if is_local(files):  # S3 has no folders
         files.create_dir(path.rpartition("/")[0], recursive=True)
     with files.open_output_stream(path, compression=compression) as out:
@@ -175,12 +175,12 @@ def write_file(files: Any, path: str, data: bytes, compression: str | None = "de
 
 
 def is_local(filesystem: Any) -> bool:
-    """Whether a file system is a folder of this machine."""
+    """Whether a file system is on this machine."""
     return bool(filesystem.type_name == "local")
 
 
 def staging_folder(size: int = 0) -> str:
-    """Give the folder where `size` bytes may wait: of the staging disk, or the usual one.
+    """Return the folder where `size` bytes may wait: the staging folder, or the usual one.
 
     Raises:
         OSError: neither has that much room.
@@ -197,9 +197,9 @@ def staging_folder(size: int = 0) -> str:
 
 
 def entries(filesystem: Any, folder: str) -> list[Any]:
-    """Give what is in a folder; nothing if there is none.
+    """Return the entries of a folder; none if it doesn't exist.
 
-    What has a name that isn't UTF-8 is left out: pyarrow can't read it, and it isn't ours.
+    Names that aren't UTF-8 are left out: pyarrow can't read them, and they aren't ours.
 
     Raises:
         OSError: the storage fails.
@@ -212,7 +212,7 @@ def entries(filesystem: Any, folder: str) -> list[Any]:
 
 def _is_readable(info: Any) -> bool:
     try:
-        return bool(info.path)  # it is decoded as it is looked at
+        return bool(info.path)  # reading it decodes it
     except UnicodeError:
         return False
 
@@ -231,7 +231,7 @@ def _is_denied(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def best_effort() -> Iterator[None]:
-    """Let what only tidies up fail: a trial is no worse for it."""
+    """Ignore failures of mere clean-up, which don't harm a trial."""
     try:
         yield
     except OSError as error:
@@ -239,6 +239,6 @@ def best_effort() -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Say in the log of whoever trains that the storage is in trouble."""
+    """Log that the storage is in trouble."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"storage: {text}\n")

@@ -1,10 +1,9 @@
-"""Whether the workers of a trial train one model: what each has done in an epoch, compared.
+"""Checks that the workers of a trial train one model, by comparing their work in an epoch.
 
-A script may do without `prepare_model`: with DistributedDataParallel of its own, with accelerate or
-Lightning. So what is looked at is what all of them have in common: the steps that torch's
-optimizers take, the parameters that they change, and how often the process groups of
-torch.distributed exchanged anything. Workers that exchange less often than they step train models
-of their own, or the same one over and over.
+A script may not use `prepare_model` but its own DistributedDataParallel, accelerate or Lightning.
+So the check uses what all of these have in common: the steps of torch's optimizers, the parameters
+that they change, and the number of collectives of torch.distributed's process groups. Workers with
+fewer collectives than steps train separate models, or the same one redundantly.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ if TYPE_CHECKING:
     import torch
     from torch._C._distributed_c10d import Store
 
-# Classes whose parameters differ between the workers of one model, as each has a part of it.
+# Classes whose parameters differ between the workers of one model, because each has a part of it.
 _SHARDING: Final = frozenset(
     {"FullyShardedDataParallel", "ZeroRedundancyOptimizer", "DeepSpeedEngine", "DTensor"}
 )
-# How long a report of rank 0 waits for those of the others, as torch's own collectives do.
+# How long a report of rank 0 waits for those of the others; as long as torch's collectives.
 _PATIENCE: Final = dt.timedelta(minutes=30)
 _POLL_SECONDS: Final = 0.005
 
 
 class NotOneModelError(UsageError):
-    """The workers of a trial train several models, or one several times."""
+    """The workers of a trial train separate models, or the same one redundantly."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one worker has done in an epoch.
+    """The work of one worker in an epoch.
 
-    `steps` is the most that one of its optimizers took, `exchanges` how many collectives its
-    process groups took part in. `model` is a digest of its parameters, empty where none are known;
-    `sharded` says that it has a part of them only.
+    `steps` is the largest number of steps of any of its optimizers, `exchanges` the number of
+    collectives of its process groups. `model` is a digest of its parameters, "" if none are known;
+    `sharded` says that it has only a part of them.
     """
 
     steps: int
@@ -56,7 +55,7 @@ class Work:
 
 
 def flaw(work: Sequence[Work]) -> str:
-    """Return why these workers of a trial don't train one model; empty where nothing says so."""
+    """Return why these workers of a trial don't train one model; "" if nothing shows that."""
     steps = max(worker.steps for worker in work)
     exchanges = min(worker.exchanges for worker in work)
     count = len(work)
@@ -71,10 +70,10 @@ def flaw(work: Sequence[Work]) -> str:
 
 
 class Ranks:
-    """The workers of a trial, as one of them knows of the others: through a store of torch's.
+    """The workers of a trial, which exchange their work through one of torch's stores.
 
-    Not through collectives: those are the script's, and one of ours between them would meet one of
-    the script's on another rank.
+    They can't use collectives: those belong to the script, and one of ours would be matched with
+    one of the script's on another rank.
     """
 
     def __init__(self, store: Store, rank: int, world_size: int) -> None:
@@ -89,7 +88,7 @@ class Ranks:
         self._hook: Any = None
 
     def watch(self) -> None:
-        """Begin to count this worker's steps and exchanges."""
+        """Start counting this worker's steps and collectives."""
         from torch.optim import optimizer  # noqa: PLC0415
 
         self._hook = optimizer.register_optimizer_step_post_hook(self._note_step)
@@ -104,14 +103,14 @@ class Ranks:
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
 
     def compare(self, epoch: int, models: Sequence[torch.nn.Module]) -> bool | None:
-        """Tell rank 0 of an epoch of this rank; there, return whether they train one model.
+        """Send rank 0 the work of an epoch; on rank 0, return whether all train one model.
 
-        `models` are those that are known to be trained; else the optimizers' are taken. Returns
-        None where nothing is known of any, and on the other ranks, which don't wait.
+        `models` are the trained models, if known; otherwise the optimizers' parameters count.
+        Returns None if nothing is known, and on the other ranks, which don't wait.
 
         Raises:
             NotOneModelError: on rank 0: they don't.
-            UsageError: on rank 0: another hasn't reported.
+            UsageError: on rank 0: another rank hasn't reported.
         """
         self._store.set(f"reported/{self._rank}", str(epoch))
         mine = self._work(models)
@@ -125,15 +124,15 @@ class Ranks:
         return True if mine.model else None
 
     def wait_for_states(self, epoch: int) -> None:
-        """Wait until all ranks ask for a state of a sharded model, in the epoch that is trained.
+        """Wait until all ranks ask for a state of a sharded model in the present epoch.
 
         Raises:
-            UsageError: another rank has reported that epoch, so it never will.
+            UsageError: another rank has already reported that epoch, so it never will.
         """
         self._states += 1
         self._store.set(f"states/{self._rank}", str(self._states))
         for rank in range(self._world_size):
-            reported = False  # looked at first: a rank asks before it reports
+            reported = False  # checked first: a rank asks before it reports
             while self._number(f"states/{rank}") < self._states:
                 if reported:
                     raise UsageError(
@@ -170,7 +169,7 @@ class Ranks:
             parameters = [item for group in groups for item in group["params"]]
         for optimizer in self._steps:
             self._steps[optimizer] = 0
-        if self._shards is None:  # by any of the usual ways
+        if self._shards is None:  # in any of the usual ways
             objects = itertools.chain(parameters, gc.get_objects())
             self._shards = any(type(item).__name__ in _SHARDING for item in objects)
         model = digest(parameters) if parameters and not self._shards else ""
@@ -178,7 +177,7 @@ class Ranks:
 
 
 def _exchanges() -> int:
-    """Return how many collectives this process has taken part in, in all its process groups."""
+    """Return the number of collectives of all process groups of this process."""
     import torch.distributed  # noqa: PLC0415
 
     if not torch.distributed.is_initialized():

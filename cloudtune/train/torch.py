@@ -23,14 +23,14 @@ ModelT = TypeVar("ModelT", bound="torch.nn.Module")
 
 
 def get_device() -> torch.device:
-    """Give this worker's device: its own GPU, or the CPU where there is none."""
+    """Return this worker's device: its own GPU, or the CPU if there is none."""
     import torch  # noqa: PLC0415
 
     return torch.device(current_session().device)
 
 
 def get_devices() -> list[torch.device]:
-    """Give this worker's devices, which is one."""
+    """Return this worker's devices: always one."""
     return [get_device()]
 
 
@@ -43,25 +43,26 @@ def prepare_model(
     find_unused_parameters: bool = False,
     static_graph: bool = False,
 ) -> ModelT:
-    """Give the model on this worker's device, data-parallel where the trial has several workers.
+    """Return the model on this worker's device, data-parallel if the trial has several workers.
 
-    Its state has the same names at every width, whether you save that of the model that you passed
-    in (it is moved in place) or of the one that you get. `parallel_strategy=None` moves it only.
+    The state has the same names at every width, whether you save that of the model passed in (which
+    is moved in place) or of the returned one. `parallel_strategy=None` only moves the model.
 
-    `find_unused_parameters` is for models of which a step may leave parts out: without it torch
-    waits for their gradients, and raises in the next step. `static_graph` says that each step uses
-    the same ones: of a model that checkpoints activations, or uses a parameter twice. Other options
-    of torch's DistributedDataParallel are `parallel_strategy_kwargs`, as Ray has all of them; with
-    "fsdp" those of its `fully_shard`. At one worker none of them does anything.
+    `find_unused_parameters` is for models with parts that a step may skip: without it torch waits
+    for their gradients, and raises in the next step. `static_graph` says that each step uses the
+    same parts, for models that checkpoint activations or use a parameter twice. Pass other options
+    of torch's DistributedDataParallel in `parallel_strategy_kwargs`, as in Ray; with "fsdp", those
+    of its `fully_shard`. With one worker they have no effect.
 
     "fsdp" shards the model in place. Create the optimizer afterwards. Call the model, state_dict()
-    and load_state_dict() on all ranks: states are whole, on the CPU.
+    and load_state_dict() on all ranks: states are complete, on the CPU.
 
-    "auto" takes what `cloudtune profile --parallel ddp,fsdp` measured to be faster with as many
-    GPUs, "ddp" where it didn't. `parallel_strategy_kwargs` then has those of each, by its name.
+    "auto" takes the strategy that `cloudtune profile --parallel ddp,fsdp` measured to be faster
+    with this number of GPUs, or "ddp" without a measurement. `parallel_strategy_kwargs` then has
+    the options of each strategy, by name.
 
     Raises:
-        UsageError: another strategy; or "fsdp" for a model that has an optimizer already.
+        UsageError: an unknown strategy; or "fsdp" for a model that has an optimizer already.
     """
     import torch  # noqa: PLC0415
 
@@ -81,7 +82,7 @@ def prepare_model(
     session.models.append(model)
     if session.world_size == 1:
         return model
-    # The ranks begin with equal parameters, but dropout of one must not repeat that of another.
+    # The ranks begin with equal parameters, but must have different dropout.
     torch.manual_seed(session.derived_seed + session.rank)
     if strategy == "fsdp":
         model.register_forward_hook(lambda *of: _weight_gradients(of[-1], session.batch_weight))
@@ -98,7 +99,7 @@ def prepare_model(
 def _chosen(
     strategy: str | None, options: Mapping[str, Any], session: Session
 ) -> tuple[str | None, Mapping[str, Any]]:
-    """Return a strategy and its options; for "auto" those of what the run has chosen."""
+    """Return a strategy and its options; for "auto" those that the run has chosen."""
     if strategy not in ("ddp", "fsdp", "auto", None):
         given = f"prepare_model() knows no parallel_strategy {strategy!r}"
         raise UsageError(f'{given}; give it "ddp", "fsdp", "auto" or None')
@@ -114,9 +115,9 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
     from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
 
     class DataParallel(DistributedDataParallel):
-        """DistributedDataParallel whose state has the names that the model's own has.
+        """DistributedDataParallel with the state names of the model itself.
 
-        What it gives back passes gradients on by the share of the batch that this worker has.
+        Its outputs scale gradients by this worker's share of the batch.
         """
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -135,7 +136,7 @@ def _data_parallel() -> type[torch.nn.parallel.DistributedDataParallel]:
 
 
 def _weight_gradients(outputs: Any, weight: float) -> Any:
-    """Have gradients that come back through what a model gave count that much."""
+    """Scale gradients that flow back through a model's outputs by a weight."""
     from torch.utils import _pytree as trees  # noqa: PLC0415
 
     for tensor in trees.tree_leaves(outputs) if weight != 1.0 else ():
@@ -152,23 +153,23 @@ def prepare_data_loader(
     *,
     shared: bool | str = False,
 ) -> DataLoader[Any]:
-    """Give a loader of this worker's share of each batch, on its device.
+    """Return a loader of this worker's share of each batch, on its device.
 
-    `batch_size` is that of all workers together, which share its samples: the same ones make up a
-    step whatever the width. Where it doesn't divide evenly, some workers have one more, and the
-    gradients of a prepared model count by that. Every epoch is shuffled again, where the loader
-    shuffles. `auto_transfer` changes nothing: what is in pinned memory is
-    always copied while the GPU computes.
+    `batch_size` is the total of all workers, which share its samples: a step uses the same samples
+    at every width. If it doesn't divide evenly, some workers have one sample more, and the
+    gradients of a prepared model are weighted accordingly. If the loader shuffles, every epoch is
+    shuffled anew. `auto_transfer` has no effect: batches in pinned memory are always copied while
+    the GPU computes.
 
-    `shared` has all trials read the same batches in the same order. Those with one GPU, or a share
-    of one, that train on one machine and read the same at about the same time then have them loaded
-    once, by `num_workers` processes (at least one), and passed on in shared memory. Whether trials
-    read the same is seen by the dataset itself (transforms and collate function included), or said
-    by a name in place of True, where it can't be pickled. A trial for which they can't be shared
-    loads the same batches for itself, and says why in its log.
+    With `shared`, all trials read the same batches in the same order. Trials with at most one GPU
+    that train on one machine and read the same batches at about the same time then have them loaded
+    once, by `num_workers` processes (at least one), through shared memory. Trials read the same if
+    their datasets are equal (including transforms and collate function); for a dataset that can't
+    be pickled, pass a name instead of True. A trial that can't share loads the same batches itself,
+    and says why in its log.
 
     Raises:
-        UsageError: a loader that can't be split over several workers, or is to be shared and isn't.
+        UsageError: the loader can't be split over several workers, or can't be `shared`.
     """
     if shared and not add_dist_sampler:
         raise UsageError(
@@ -189,7 +190,7 @@ def prepare_data_loader(
 
 
 def prepare_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Give the optimizer as it is: for mixed precision take torch's own GradScaler."""
+    """Return the optimizer unchanged; for mixed precision use torch's own GradScaler."""
     return optimizer
 
 
@@ -199,10 +200,10 @@ def backward(tensor: torch.Tensor) -> None:
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Seed Python, NumPy and torch, and have torch compute the same thing each time.
+    """Seed Python, NumPy and torch, and make torch deterministic.
 
-    Without it every trial has a seed of its own, the same in each attempt; its GPU may add up in
-    another order each time.
+    Without it every trial has its own seed, the same in each attempt, but its GPU may sum in a
+    different order each time.
     """
     import torch  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What a training session knows of a script's state: its numbers, its parameters, its seeds."""
+"""A script's state as its session sees it: metrics, parameters, memory and seeds."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from cloudtune.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-# Assumed: what a process has of a GPU before it holds any tensor (CUDA's context, kernels).
+# Assumed: a process's GPU memory before its first tensor (CUDA's context, kernels).
 CONTEXT_MIB: Final = 500.0
-# Numbers at once, 16 MiB of them: no second copy of a large model is made for its sum.
+# Numbers per chunk, 16 MiB: so a sum doesn't need a second copy of a large model.
 _CHUNK: Final = 1 << 22
 
 
 def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Give a report's metrics as floats.
+    """Return a report's metrics as floats.
 
     Raises:
-        UsageError: it is no mapping, or one of them is no number.
+        UsageError: they aren't a mapping, or one of them isn't a number.
     """
     if not isinstance(metrics, Mapping):
         raise UsageError(f"report() takes a mapping of names to numbers, not {metrics!r}")
     numbers = {}
     for name, value in metrics.items():
         try:
-            # A number, or what stands for one (a tensor of one element), but no text.
+            # A number, or something like one (a tensor of one element), but not text.
             numbers[str(name)] = float(value.__float__())
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             raise UsageError(f"report() gave {name} = {value!r}; a metric is a number") from error
@@ -38,9 +38,9 @@ def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def digest(parameters: Iterable[torch.Tensor]) -> str:
-    """Give a digest of the bits of parameters: of all of them, or of their sums on a GPU.
+    """Return a digest of the bits of parameters, or of their sums on a GPU.
 
-    A GPU adds its own up, and hands over two numbers for each chunk: a model isn't copied from it.
+    A GPU computes two sums for each chunk, so that the model isn't copied from it.
     """
     import torch  # noqa: PLC0415
 
@@ -58,10 +58,10 @@ def digest(parameters: Iterable[torch.Tensor]) -> str:
 
 
 def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Give two sums of each chunk of bytes, modulo 2**64: plain, and by place."""
+    """Yield two sums of each chunk of bytes, modulo 2**64: plain, and weighted by position."""
     import torch  # noqa: PLC0415
 
-    if len(data) % 4 or data.storage_offset() % 4:  # else it is read where it lies
+    if len(data) % 4 or data.storage_offset() % 4:  # otherwise it is read in place
         data = torch.nn.functional.pad(data, (0, -len(data) % 4))
     numbers_of_four = data.view(torch.int32)
     places = torch.arange(1, min(_CHUNK, len(numbers_of_four)) + 1, device=data.device)
@@ -71,11 +71,11 @@ def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def peak_memory_mib(device: str) -> float | None:
-    """Give the most GPU memory that this process has had, in MiB; None on a CPU.
+    """Return the peak GPU memory of this process, in MiB; None on a CPU.
 
-    Counted is the memory that torch's allocator took from the device, not only what tensors fill:
-    no other process can have the rest. Counted since the process began, or since the script reset
-    the peak. What the script takes past torch isn't in it, and the context's share is an estimate.
+    It is the memory that torch's allocator took from the device, including what tensors don't fill:
+    no other process can use that. It counts from the start of the process, or since the script
+    reset the peak. Memory used outside torch isn't included, and the context's is an estimate.
     """
     if not device.startswith("cuda"):
         return None
@@ -85,7 +85,7 @@ def peak_memory_mib(device: str) -> float | None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, torch's and, where it is loaded, NumPy's random numbers."""
+    """Seed the random numbers of Python, torch and, if it is loaded, NumPy."""
     import torch  # noqa: PLC0415
 
     random.seed(seed)

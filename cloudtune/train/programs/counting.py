@@ -1,7 +1,8 @@
 """Counts the steps and the collectives of a command's process; it runs there as `sitecustomize`.
 
-Each Python of a command with several workers finds a copy of this file first on its path. It
-imports the standard library alone: the command's Python may have no cloudtune. See `one_model`.
+Each Python process of a command with several workers has a copy of this file first on its path. It
+only imports the standard library, because the command's Python may lack cloudtune. See
+`sync_check`.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ _LOOK_SECONDS: Final = 0.05
 
 
 def read_counts(folder: Path) -> tuple[int, int]:
-    """Return the steps and the collectives of the process in a folder that took most steps."""
+    """Return the steps and the collectives of the process with the most steps in a folder."""
     counts = [(0, 0)]
     for path in folder.glob("*.counts"):
         with contextlib.suppress(OSError, struct.error):
@@ -37,7 +38,7 @@ class _Counter:
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
-        """Wait until the script has imported torch's optimizers; from then on count their steps."""
+        """Count the steps of torch's optimizers from when the script imports them."""
         while True:
             module = sys.modules.get("torch.optim.optimizer")
             register = getattr(module, "register_optimizer_step_post_hook", None)
@@ -51,13 +52,13 @@ class _Counter:
         steps = max(self._steps.values())
         self._exchanges = max(self._exchanges, _exchanges(steps))
         fresh = self._path.with_suffix(".new")
-        with contextlib.suppress(OSError):  # the disk is full: nothing is found then
+        with contextlib.suppress(OSError):  # the disk is full: then nothing is counted
             fresh.write_bytes(COUNTS.pack(steps, self._exchanges))
             fresh.replace(self._path)
 
 
 def _exchanges(steps: int) -> int:
-    """Return how many collectives this process has taken part in; `steps` where none can tell."""
+    """Return the number of this process's collectives; `steps` if no group can tell."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     groups = getattr(getattr(distributed, "_world", None), "pg_map", {})
     count = 0
@@ -70,7 +71,7 @@ def _exchanges(steps: int) -> int:
 
 
 def _give_way() -> None:
-    """Run the `sitecustomize` that this one stands before, if there is one."""
+    """Run the `sitecustomize` that this one shadows, if there is one."""
     this = sys.modules.pop("sitecustomize")
     beside = str(Path(__file__).parent)
     sys.path[:] = [path for path in sys.path if path != beside]

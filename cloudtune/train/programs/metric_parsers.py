@@ -1,4 +1,4 @@
-"""The reports of a command that calls nothing of ours: lines that it writes or prints."""
+"""The reports of a command that calls no cloudtune function: lines that it writes or prints."""
 
 import json
 import os
@@ -11,24 +11,24 @@ from typing import Any, Final, NamedTuple
 from cloudtune.errors import UsageError
 
 _EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECASE)
-# Epochs that a script counts itself without a report, after which there will be none.
+# After this many of the script's own epoch numbers without a report, there will be none.
 _SILENT_EPOCHS: Final = 2
-# An epoch is that long at least: numbers that come together are a table, such as a schedule.
+# The shortest epoch: numbers that come faster are a table, such as a schedule.
 _EPOCH_SECONDS: Final = 1.0
-# Of a line in an error message: two lines of a terminal.
+# Maximum length of a line quoted in an error message: two lines of a terminal.
 _EXAMPLE_LETTERS: Final = 160
 _EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
 
 
 class Reading(NamedTuple):
-    """A report that was read: its metrics, and the script's own number of its epoch, if any."""
+    """A report that was read: its metrics, and the script's own epoch number, if any."""
 
     metrics: dict[str, float]
     epoch: int | None
 
 
 class Lines:
-    """The whole lines that come to a file from now on; it may not be there yet."""
+    """The complete lines added to a file from now on; it may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,10 +36,10 @@ class Lines:
         self._at = path.stat().st_size if path.exists() else 0
 
     def more(self, *, ended: bool = False) -> list[str]:
-        """Return the lines since; once all is `ended`, with a last one that has no end."""
+        """Return the new lines; when the command has `ended`, with an incomplete last one."""
         try:
             with self._path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._at:  # the script began it again
+                if file.seek(0, os.SEEK_END) < self._at:  # the script has truncated it
                     self._at = 0
                     self._rest = b""
                 file.seek(self._at)
@@ -55,10 +55,10 @@ class Lines:
 
 
 class Readings:
-    """The metrics of each line that is a report; `seen` are names in lines that were none.
+    """The metrics of each line that is a report; `seen` are names in other lines.
 
-    The number of its epoch is a field of the JSON line, such as "epoch", or the last "epoch 3" or
-    "Epoch: [3]" that was printed since the report before.
+    The epoch number is a field of the JSON line, such as "epoch", or the last "epoch 3" or
+    "Epoch: [3]" printed since the previous report.
     """
 
     def __init__(self, lines: Lines, where: str, metric: str, pattern: str | None) -> None:
@@ -67,7 +67,7 @@ class Readings:
         self._metric = metric
         self._pattern = None if pattern is None else re.compile(pattern)
         self.seen: set[str] = set()
-        self.example = ""  # a line without a report, one that has the metric's name if any does
+        self.example = ""  # a line that isn't a report, with the metric's name if there is one
         self._epoch: int | None = None
         self._reported = False
         self._number: int | None = None
@@ -76,15 +76,15 @@ class Readings:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the script's own numbers have gone on for epochs, and none was reported.
+        """Whether the script's own epoch numbers have advanced without any report.
 
-        Lines alone prove nothing: headers are long, and a line for each batch makes hundreds before
-        the first epoch is over.
+        The number of lines proves nothing: headers are long, and a line per batch makes hundreds
+        before the first epoch is over.
         """
         return not self._reported and self._passed >= _SILENT_EPOCHS
 
     def more(self, *, ended: bool = False) -> Iterator[Reading]:
-        """Give the reports since this was last asked.
+        """Yield the reports since the last call.
 
         Raises:
             UsageError: a line of the file isn't a JSON object.
@@ -124,13 +124,13 @@ class Readings:
 
 
 def epoch_of(numbers: Mapping[str, float]) -> int | None:
-    """Return the script's own number of an epoch among its metrics; None where there is none."""
+    """Return the script's own epoch number among its metrics; None if there is none."""
     value = next((numbers[key] for key in _EPOCH_KEYS if key in numbers), None)
     return int(value) if value is not None and value == int(value) else None
 
 
 def _read(fields: dict[str, Any]) -> dict[str, float]:
-    """Return what is a number; the rest is for people."""
+    """Return the numeric fields; the rest is for people."""
     numbers = {}
     for name, value in fields.items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):

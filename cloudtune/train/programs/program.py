@@ -1,4 +1,4 @@
-"""A command that trains, with its values: what is started for a trial."""
+"""A command that trains, and its words for the values of a trial."""
 
 import json
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from cloudtune.script.command import Hole, Word
 
 @dataclass(frozen=True)
 class Program:
-    """A command: `words` with holes, and `text` as the experiment has it.
+    """A command: `words` with placeholders, and `text` as in the experiment.
 
-    Its reports are read off `file`, or what it prints that `printed` matches; None: it calls
-    `cloudtune.report`. `folder` is where its checkpoints are, as seen from where it runs. `until`
-    is the experiment's last epoch or step. One that is `alone` never has several workers.
+    Its reports are read from `file`, or from printed lines that `printed` matches; if both are
+    None, it calls `cloudtune.report`. `folder` has its checkpoints, relative to where it runs.
+    `until` is the experiment's last epoch or step. `alone`: it never has several workers.
     """
 
     text: str
@@ -29,10 +29,10 @@ class Program:
         return self.file is None and self.printed is None
 
     def fill(self, values: Mapping[str, object]) -> list[str]:
-        """Return the words with their values.
+        """Return the words with the values filled in.
 
-        What has no value is left out with its option: the word that it stands in, and the one
-        before, where that is an option and the value a word of its own.
+        A placeholder without a value is left out with its option: its word, and the word before if
+        that is an option and the value a separate word.
         """
         done: list[str] = []
         for word in self.words:
@@ -44,7 +44,7 @@ class Program:
         return done
 
     def _is_option_of(self, word: Word, before: str) -> bool:
-        """Whether the word before is the option whose value is left out."""
+        """Whether the previous word is the option whose value is left out."""
         alone = (before,) in self.words and before.startswith("-") and "=" not in before
         first = word[0] if word else ""
         flag = not isinstance(first, str) and first[1] is not None
@@ -52,7 +52,7 @@ class Program:
 
 
 def _text(part: str | Hole, values: Mapping[str, object]) -> str | None:
-    """Return what stands for a part; None where it has no value."""
+    """Return the text of a part; None if it has no value."""
     if isinstance(part, str):
         return part
     name, instead = part

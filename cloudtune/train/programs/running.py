@@ -1,7 +1,7 @@
-"""A command in training: started in a folder of its own, steered and read, ended with its children.
+"""A command in training: started in its own folder, controlled and read, ended with its children.
 
-Where it runs, everything of the user's folder is there by links, but the folder of checkpoints and
-the file of reports: those are the trial's own. The workers of a trial on one instance share it.
+Its folder has links to everything in the user's folder, except the folder of checkpoints and the
+file of reports: these belong to the trial. The workers of a trial on one instance share it.
 """
 
 import contextlib
@@ -46,25 +46,25 @@ from cloudtune.train.session import ADDRESS_VARIABLE, Session, StopTraining
 from cloudtune.train.storage import staging_folder, tell
 from cloudtune.train.sync_check import NotOneModelError, Work, flaw
 
-# Seconds between two looks at what it wrote: it trains on unseen for that long.
+# Seconds between two looks at its output: it trains unobserved for that long.
 _POLL: Final = 0.02
-# From SIGTERM to SIGKILL: less than the agent waits before it kills the worker itself.
+# Seconds from SIGTERM to SIGKILL: less than the agent waits before it kills the worker itself.
 _END_SECONDS: Final = 1.5
-# How long processes that should stand still are waited for: one in a system call of its driver may
-# never.
+# Seconds to wait for processes to stop: one in a driver's system call may never do so.
 _SUSPEND_SECONDS: Final = 2.0
-# Between two looks whether all processes of a program stand still.
+# Seconds between two checks whether all processes of a program have stopped.
 _SUSPEND_POLL: Final = 0.001
 _STANDS: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
-# How long other ranks wait for rank 0, which says what an end means.
+# Seconds that other ranks wait for rank 0, which interprets the end.
 _DRAIN_SECONDS: Final = 5.0
-# Seconds that a script may take after its report until it begins to save.
+# Maximum seconds from a script's report until it begins to save.
 _SAVE_PATIENCE: Final = 10.0
-# Seconds; a quarter of an epoch where that is longer, until a save after a report was seen.
+# The shortest such time, in seconds: a quarter of an epoch if that is longer, until a save after a
+# report was seen.
 _SHORTEST_PATIENCE: Final = 0.5
-# Seconds after its report in which a script saves that epoch, not the next one.
+# Seconds after a report in which a save belongs to that epoch, not the next one.
 _PROMPT: Final = 0.1
-# Of a program's output in its error.
+# The number of last output lines of a program in its error.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
@@ -74,16 +74,16 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 class CommandFailedError(UsageError):
-    """A command ended by itself, and not as one does that has trained to its end."""
+    """A command ended by itself before it had trained to its end."""
 
 
 @dataclass(frozen=True)
 class Post:
-    """What a worker knows of the trial that a command trains.
+    """The trial that a command trains, as its worker knows it.
 
-    `place` are fields of its `Session`, `config` the flat configuration, `nested` as a function
-    gets it. `name` is the session's, the same on all workers; `code` the user's folder; `log` takes
-    what the command prints. `met`: whether its workers must have met at torchrun's address.
+    `place` are fields of its `Session`, `config` is the flat configuration, `nested` the one for
+    functions. `name` is the session's, the same on all workers; `code` the user's folder; `log` the
+    file for the command's output. `met`: whether its workers must meet at torchrun's address.
     """
 
     place: Mapping[str, Any]
@@ -99,11 +99,11 @@ class Post:
 
 
 class CommandRun:
-    """A command in training; `grant`, `acknowledge`, `stop` and `leaving` as of a `Session`.
+    """A command in training; `grant`, `acknowledge`, `stop` and `leaving` are as in `Session`.
 
     Args:
-        program: what is started.
-        post: for what.
+        program: the command to start.
+        post: the trial to train.
         on_report: called with each report, on rank 0.
     """
 
@@ -140,7 +140,7 @@ class CommandRun:
 
     @property
     def leaving(self) -> bool:
-        """Whether the machine is about to be taken back."""
+        """Whether the machine is about to be interrupted."""
         return False
 
     @leaving.setter
@@ -149,21 +149,21 @@ class CommandRun:
             self._tell(leave=True)
 
     def stop(self) -> bool:
-        """End it; `run` returns once it has ended, which this says."""
+        """End the command; return whether it has ended, after which `run` returns."""
         self._stopping.set()
         return True
 
     def flush(self, seconds: float | None = None) -> None:
-        """Wait up to `seconds` until what was reported is delivered."""
+        """Wait up to `seconds` until all reports are delivered."""
 
     def _tell(self, **message: Any) -> None:
-        """Tell the command, where it listens."""
+        """Send the command a message, if it listens."""
 
     def run(self) -> None:
-        """Train to the end, or until stopped; nothing of the command is left on return.
+        """Train to the end, or until stopped; no process is left on return.
 
         Raises:
-            CommandFailedError: it ended otherwise.
+            CommandFailedError: the command failed.
             NotOneModelError: its workers never met.
         """
         try:
@@ -178,10 +178,10 @@ class CommandRun:
                 shutil.rmtree(self._base, ignore_errors=True)
 
     def _furnish(self) -> None:
-        """Make the folder that it runs in, with the checkpoint to go on from."""
+        """Make the folder that it runs in, with the checkpoint to resume from."""
         self.folder.mkdir(mode=0o700)
         program = self._program
-        # A link to the user's own would mix the reports and checkpoints of all trials.
+        # Links to the user's own would mix the reports and checkpoints of all trials.
         own = {Path(path).parts[0] for path in (program.file, program.folder) if path is not None}
         for entry in self._post.code.iterdir():
             if entry.name not in own:
@@ -195,12 +195,12 @@ class CommandRun:
         checkpoint = usable(restore) if restore is not None else None
         if checkpoint is not None and program.folder is not None:
             load(checkpoint, self.folder / program.folder)
-        # Renamed, as the other workers of the instance wait for it: they must not read half of it.
+        # Renamed into place: the other workers of the instance must not read half of it.
         (self._base / "ready").write_text(checkpoint or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
 
     def _await_folder(self) -> bool:
-        """Wait for the folder, which the first worker of the instance makes; false if stopped."""
+        """Wait for the folder, which the instance's first worker makes; return False if stopped."""
         while not (self._base / "furnished").exists():
             if self._stopping.wait(_POLL):
                 return False
@@ -223,11 +223,11 @@ class CommandRun:
             values["resume"] = str(self.folder / program.folder)
         words = program.fill({**values, **self._post.config})
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        beside = str(Path(sys.executable).parent)  # `python` is the one that runs us
+        beside = str(Path(sys.executable).parent)  # `python` means the present one
         environment["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
         if session.device == "cpu":
             environment.setdefault("OMP_NUM_THREADS", "1")
-        if self._compared:  # Python imports a sitecustomize from its path before any script
+        if self._compared:  # Python imports sitecustomize from its path before any script
             site = self._own / "site"
             site.mkdir()
             shutil.copy(counting.__file__, site / "sitecustomize.py")
@@ -251,7 +251,7 @@ class CommandRun:
         return self._process
 
     def _follow(self) -> None:
-        """Start it, and take part in its life until it has ended or is to end."""
+        """Start the command, and follow it until it has ended or should end."""
         process = self._start()
         while process.poll() is None:
             if self._stopping.wait(_POLL):
@@ -259,25 +259,25 @@ class CommandRun:
         self._check_end(process.returncode)
 
     def _check_end(self, code: int) -> None:
-        """Raise unless that is how one ends that has trained to its end."""
+        """Raise unless the exit code is that of a completed training."""
         if not self.folder.exists() and self._stopping.wait(_DRAIN_SECONDS):
-            return  # the first worker of the instance has failed, and says why
+            return  # the first worker of the instance has failed, and reports why
         text = self._program.text
         tail = self._tail()
         if code < 0:
-            signal.raise_signal(-code)  # as a worker that is killed: it may go on elsewhere
+            signal.raise_signal(-code)  # like a killed worker: the trial may continue elsewhere
         if code:
             last = tail.strip().rpartition("\n")[2]
             message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
             message += self._missing_hint(last)
             raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
         if self._rank > 0:
-            self._stopping.wait(_DRAIN_SECONDS)  # rank 0 says what that means
+            self._stopping.wait(_DRAIN_SECONDS)  # rank 0 interprets it
         elif self._epoch < self._place["max_epoch"]:
             raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {self._ended_early()}")
 
     def _missing_hint(self, error: str) -> str:
-        """Return what to do about a file that may be missing since .gitignore names it, or ""."""
+        """Return a hint on a file that may be missing because .gitignore names it, or ""."""
         missing = _MISSING.search(error)
         if missing is None or not (self._post.code / ".gitignore").exists():
             return ""
@@ -309,9 +309,9 @@ class CommandRun:
         return ""
 
     def _check_one_model(self) -> None:
-        """Raise unless the workers have met where torchrun's variables say, and exchange gradients.
+        """Raise unless the workers have met at torchrun's address and exchange gradients.
 
-        What each has is compared of functions alone; of a command, the collectives of this worker.
+        Models are only compared for functions; for a command, this worker's collectives count.
         """
         if not self._compared:
             return
@@ -344,10 +344,10 @@ class CommandRun:
                 process.send_signal(number)
 
     def suspend(self) -> None:
-        """Stop all of its processes, and return once they stand still.
+        """Suspend all of its processes, and return once they have stopped.
 
-        A signal is only sent by then: the system call that a process is in goes on, and one that
-        opens a file has emptied it before others see it open.
+        Sending the signal isn't enough: a process finishes its system call, and one that opens a
+        file has truncated it before others see it open.
         """
         give_up = time.monotonic() + _SUSPEND_SECONDS
         self.signal(signal.SIGSTOP)
@@ -356,17 +356,17 @@ class CommandRun:
             self.signal(signal.SIGSTOP)  # it may have started another process
 
     def _end(self) -> None:
-        """End what is left of it: processes that ignore SIGTERM are killed, orphans as well."""
+        """End all processes that are left, including orphans; kill those that ignore SIGTERM."""
         left = self.tree()
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # halted processes don't hear it otherwise
+        self.signal(signal.SIGCONT)  # suspended processes don't receive it otherwise
         _, left = psutil.wait_procs(left, timeout=_END_SECONDS)
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         if self._process is not None:
             self._process.wait()
-        psutil.wait_procs(left, timeout=_END_SECONDS)  # what they hold of a GPU is another's next
+        psutil.wait_procs(left, timeout=_END_SECONDS)  # another trial needs their GPU next
 
 
 class SpokenRun(CommandRun):
@@ -379,7 +379,7 @@ class SpokenRun(CommandRun):
     def _tell(self, **message: Any) -> None:
         with self._lock:
             if self._channel is not None:
-                with contextlib.suppress(OSError):  # it is gone; its end is seen
+                with contextlib.suppress(OSError):  # it is gone; its end is noticed elsewhere
                     self._channel.send(**message)
 
     def _follow(self) -> None:
@@ -399,7 +399,7 @@ class SpokenRun(CommandRun):
                 raise self._broken
         if self._stopping.is_set():
             if self._channel is not None:
-                # The script's report unwinds it, with its last checkpoint brought home.
+                # The script's report unwinds it, once its last checkpoint is uploaded.
                 self._tell(stop=True)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(FLUSH_SECONDS + _END_SECONDS)
@@ -412,7 +412,7 @@ class SpokenRun(CommandRun):
         self._check_end(process.returncode)
 
     def _serve(self, listener: socket.socket) -> None:
-        """Speak with one process of the command after the other."""
+        """Serve the command's processes one after another."""
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = listener.accept()
@@ -423,7 +423,7 @@ class SpokenRun(CommandRun):
                     )
                     self._speaker.start()
                 else:
-                    connection.close()  # which tells it so
+                    connection.close()  # which tells the process
 
     def _speak(self, channel: Channel) -> None:
         folder = self._program.folder
@@ -452,15 +452,15 @@ class SpokenRun(CommandRun):
 
 
 class EpochNumbers:
-    """Which epoch a report is of, by the script's own numbers as far as they go on one by one.
+    """The epoch of a report, by the script's own numbers as long as they advance one by one.
 
-    A script counts from 0 or from 1. Numbers that jump are distrusted, and reports are counted.
+    A script counts from 0 or from 1. If its numbers jump, reports are counted instead.
     """
 
     def __init__(self, progress: Progress) -> None:
         self._wanted = progress.unit == "epoch" and progress.every == 1 and progress.field is None
         self._offset: int | None = None  # what to add to the script's number
-        self._last: int | None = None  # its number in the report before
+        self._last: int | None = None  # its number in the previous report
 
     def resumed(self, manifest: Manifest) -> None:
         """Learn from a checkpoint how the script has counted so far."""
@@ -469,11 +469,11 @@ class EpochNumbers:
             self._offset = manifest.epoch - own
 
     def tells(self, own: int | None) -> bool:
-        """Whether a number says of which epoch a report is."""
+        """Whether a number determines the epoch of a report."""
         return self._wanted and own is not None and self._offset is not None
 
     def position(self, own: int | None, reported: int) -> dict[str, int | None]:
-        """Return the epoch of a report, as `Session.report` takes it; after `reported` epochs."""
+        """Return the epoch of a report after `reported` epochs, as `Session.report` takes it."""
         if not self._wanted or own is None:
             return {}
         if self._offset is None and reported == 0 and own in {0, 1}:
@@ -487,7 +487,7 @@ class EpochNumbers:
 
 
 class ReadRun(CommandRun):
-    """A command whose reports are read: it is halted while one is taken in, and waits for a grant.
+    """A command whose reports are read: it is suspended for each, and waits for a grant.
 
     The session is the worker's own, and only on rank 0.
     """
@@ -506,16 +506,16 @@ class ReadRun(CommandRun):
         self._changes: Changes | None = None
         self._numbers = EpochNumbers(post.progress)
         self._read_watch: ReadWatch | None = None
-        self._saves_after: bool | None = None  # its report; None: not known yet
+        self._saves_after: bool | None = None  # whether it saves after its report; None: unknown
         progress = post.progress
         self._counts_epochs = progress.unit == "epoch" and progress.every == 1
         self._newest = 0.0  # when the last of its files was written
-        self._continued = 0.0  # when it was let train on, of the monotonic clock
-        self._last_look = 0.0  # of the monotonic clock: its report came after it
-        self._longest_unseen = 0.0  # seconds: since it was let train on
+        self._continued = 0.0  # when it continued, on the monotonic clock
+        self._last_look = 0.0  # on the monotonic clock: its report came after it
+        self._longest_unseen = 0.0  # seconds between two looks since it continued
         self._looked_for_saves = 0.0
         self._late = False  # whether it may have trained on before its last report was read
-        self._seen_saving: list[float] = []  # when, while that may tell whether it saves first
+        self._seen_saving: list[float] = []  # times, while they may show whether it saves first
 
     def _tell(self, **message: Any) -> None:
         match message:
@@ -541,7 +541,7 @@ class ReadRun(CommandRun):
         return f"no line of {where} has {self._place['metric_name']}{hints}"
 
     def _example(self) -> str:
-        """Return a line that was no report, on a line of its own; "" where there was none."""
+        """Return a line that wasn't a report, on its own line; "" if there was none."""
         example = self._readings.example
         if self._epoch or not example:
             return ""
@@ -601,9 +601,9 @@ class ReadRun(CommandRun):
             time.sleep(_POLL)
 
     def _watch_saves(self) -> None:
-        """Note when it saves, where its first report didn't show whether it saves first.
+        """Record when it saves, if its first report didn't show whether it saves first.
 
-        When a file was last written says too little: a slow save may have begun long before.
+        The time of a file's last write isn't enough: a slow save may have begun long before.
         """
         is_known = self._changes is None or self._saves_after is not None
         if is_known or self._session.epoch == self._session.start_epoch:
@@ -614,13 +614,13 @@ class ReadRun(CommandRun):
             self._seen_saving += [now] if self._open.saving() else []
 
     def _take(self, readings: list[Reading]) -> None:
-        """Report what was read, with the checkpoint that was halted at."""
+        """Report the readings, with the checkpoint present at the suspension."""
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
             self._check_resumed(readings[0])
         checkpoint = self._halt(len(readings))
         owner = len(readings)
-        # It may have trained on until it was halted.
+        # It may have trained on until it was suspended.
         later = list(self._readings.more(ended=False))
         readings = [*readings, *later]
         if checkpoint is not None and later:
@@ -638,7 +638,7 @@ class ReadRun(CommandRun):
         self.signal(signal.SIGCONT)
 
     def _check_resumed(self, first: Reading) -> None:
-        """Count from the first epoch again where nothing shows that the checkpoint was read."""
+        """Count from the first epoch again if nothing shows that the checkpoint was read."""
         watch = self._read_watch
         self._read_watch = None
         if watch is None:
@@ -655,13 +655,13 @@ class ReadRun(CommandRun):
             self._numbers = EpochNumbers(self._post.progress)
 
     def _halt(self, reports: int) -> Checkpoint | None:
-        """Halt it where nothing of a checkpoint is half written; return that, if it is new.
+        """Suspend it when no checkpoint is half written; return the checkpoint, if it is new.
 
         `reports` is how many were read.
 
-        Scripts save before they report an epoch or after it. What was written since the last report
-        belongs to this one, unless it was written right after the last, or, by a script that saves
-        first, after this one.
+        Scripts save before or after they report an epoch. Files written since the last report
+        belong to this one, unless they were written right after the last one or, if the script
+        saves first, after this one.
         """
         if self._changes is None:
             self.suspend()
@@ -682,7 +682,7 @@ class ReadRun(CommandRun):
             self._learn_order(newest, reported, took, unseen, is_late=reports > 1)
             if self._saves_after is None and self._process.poll() is None:
                 self.suspend()
-                return None  # it may be of the epoch before or after: the next looks will show
+                return None  # it may belong to either epoch: the next looks will show
         is_last_epochs = self._saves_after and newest <= reported
         if is_last_epochs or not written:
             self._changes.news()
@@ -697,7 +697,7 @@ class ReadRun(CommandRun):
         self._newest = max(map(_written_at, written), default=0.0)
         goes_on = self._process.poll() is None
         if goes_on and not self._saves_after and self._newest > _written_at(self._printed):
-            return None  # it may be the next epoch's, and is still there at its report
+            return None  # it may belong to the next epoch, and will still be there at its report
         self._changes.news()
         if damaged := torn(written):
             tell(f"epoch {self._session.epoch + 1} is not saved: {damaged.name} is empty or torn")
@@ -707,10 +707,10 @@ class ReadRun(CommandRun):
     def _learn_order(
         self, newest: float, reported: float, took: float, unseen: float, *, is_late: bool
     ) -> None:
-        """Learn whether it saves after its reports, by what has been saved at one.
+        """Learn from the files saved at a report whether it saves after its reports.
 
-        Nothing is learned where it may have trained on before this report or the last was read, or
-        have saved unseen: `unseen` are seconds from the last look until what was saved was seen.
+        Nothing is learned if it may have trained on before this report or the last was read, or
+        saved unobserved: `unseen` are the seconds from the last look until the save was noticed.
         """
         is_first = self._session.epoch == self._session.start_epoch
         was_late = self._late
@@ -724,7 +724,7 @@ class ReadRun(CommandRun):
             if unseen <= _PROMPT:
                 self._saves_after = newest > reported
             return
-        # Which report it is closer to counts, where that is clear: the last was read a little late.
+        # The closer report counts, if that is clear: the last one was read slightly late.
         saving = [newest, *self._seen_saving]
         after_last = min(saving) - time.time() + time.monotonic() - self._continued
         before_this = reported - max(saving)
@@ -739,7 +739,7 @@ class ReadRun(CommandRun):
         ]
 
     def _await_save(self, took: float) -> None:
-        """Let it save what it saves after its report: it is not halted for a while."""
+        """Leave it time for a save after its report: don't suspend it for a while."""
         assert self._changes is not None
         assert self._process is not None
         patience = _SAVE_PATIENCE if self._saves_after else min(_SAVE_PATIENCE, took / 4)
@@ -771,10 +771,10 @@ def _written_at(path: Path) -> float:
 def command_run(
     program: Program, post: Post, on_report: Callable[[EpochReport], object]
 ) -> CommandRun:
-    """Return a command, ready to run."""
+    """Return the run of a command, ready to start."""
     return (SpokenRun if program.speaks else ReadRun)(program, post, on_report)
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when the worker dies, however that comes about."""
+    """Make the kernel kill this process when the worker dies for any reason."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

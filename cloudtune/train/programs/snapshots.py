@@ -1,4 +1,4 @@
-"""The folder of a command's checkpoints: when its files are whole, and whether any was read."""
+"""The folder of a command's checkpoints: when its files are complete, and whether any was read."""
 
 import contextlib
 import ctypes
@@ -19,10 +19,10 @@ _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ISDIR: Final = 0x40000000
 _EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length of the name
 _ZIP: Final = b"PK\x03\x04"
-# How long a program may keep files open after its report until they count as unsaved.
+# Seconds after a report for which a program may keep files open until they count as unsaved.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
-# A file that stays open for a second and grows by less than this is a log, no checkpoint.
+# A file that stays open for a second and grows by less than this is a log, not a checkpoint.
 _LOG_SECONDS: Final = 1.0
 _LOG_BYTES: Final = 2**20
 
@@ -44,7 +44,7 @@ def torn(files: Iterable[Path]) -> Path | None:
 
 
 class ReadWatch:
-    """Tells whether any file below a folder has been read since this was made, by inotify(7)."""
+    """Tracks whether any file below a folder has been read since its creation, by inotify(7)."""
 
     def __init__(self, folder: Path) -> None:
         self._file = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -54,7 +54,7 @@ class ReadWatch:
         self.works = self._file >= 0 and min(watches) >= 0
 
     def was_read(self) -> bool:
-        """Whether that has happened; True where the system can't tell."""
+        """Whether any file has been read; True if the system can't tell."""
         if not self.works:
             return True
         data = b""
@@ -74,9 +74,9 @@ class ReadWatch:
 
 
 class OpenFiles:
-    """The files below a folder that the processes of a command have open to write.
+    """The files below a folder that the processes of a command have open for writing.
 
-    One that stays open while the script trains, and hardly grows, is a log, not a save.
+    A file that stays open while the script trains, and hardly grows, is a log, not a save.
     """
 
     def __init__(self, folder: Path, tree: Callable[[], Iterable[psutil.Process]]) -> None:
@@ -85,7 +85,7 @@ class OpenFiles:
         self.logs: set[str] = set()
 
     def saving(self) -> set[str]:
-        """Return those that are no logs."""
+        """Return those that aren't logs."""
         names = set()
         for process in self._tree():
             with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class OpenFiles:
         return names - self.logs
 
     def wait(self, ended: Callable[[], bool]) -> bool:
-        """Wait until no save is under way, while the script goes on; whether that was reached."""
+        """Wait until no save is under way; return False if the script has ended before that."""
         began = time.monotonic()
         sizes: dict[str, tuple[float, int]] = {}
         while names := self.saving():
