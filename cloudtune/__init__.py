@@ -1,7 +1,7 @@
 """The best model that a deadline and a dollar budget can buy, on GPUs rented by the second.
 
-Here stand the names that a training script uses, and those with which a program plans and runs. A
-name is imported when it is first asked for, so `import cloudtune` costs a worker nothing.
+It has the names for training scripts, and those with which a program plans and runs. A name is
+imported on first use, so `import cloudtune` costs a worker nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m cloudtune`: the command line, for a Python whose programs are on no PATH."""
+"""`python -m cloudtune`: the command line, for a Python whose programs aren't on the PATH."""
 
 from cloudtune.cli.main import main
 

@@ -1,4 +1,4 @@
-"""One boto3 session for whatever a process asks of AWS: its credentials, region, proxy and CA."""
+"""One boto3 session per process for all calls to AWS: credentials, region, proxy and CA."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import boto3
 
-# The region where nothing names one: that of the built-in price table.
+# The default region: that of the built-in price table.
 FALLBACK_REGION = "us-east-1"
-# Where the aws command keeps credentials of assumed roles, so that MFA is asked for once.
+# Where the aws command caches credentials of assumed roles, so that MFA is requested once.
 _CACHE = Path("~/.aws/cli/cache")
 # What to do about missing or expired credentials.
 LOG_IN = "log in as for the aws command (`aws sso login`, `aws configure`, AWS_PROFILE)"
 
 
 def session() -> boto3.Session:
-    """Return the session of this process; another one once its AWS_* variables have changed.
+    """Return the session of this process; a new one after its AWS_* variables have changed.
 
     Raises:
         botocore.exceptions.BotoCoreError: the profile that AWS_PROFILE names doesn't exist.
@@ -40,7 +40,7 @@ def region() -> str:
     try:
         return session().region_name or FALLBACK_REGION
     except BotoCoreError:
-        return FALLBACK_REGION  # the first call to AWS says what is wrong
+        return FALLBACK_REGION  # the first call to AWS reports the error
 
 
 def configured() -> bool:
@@ -54,7 +54,7 @@ def configured() -> bool:
 
 
 def unreachable(error: BaseException) -> str | None:
-    """Return what to say where a call didn't come to AWS at all; None where AWS refused it."""
+    """Return the message for a call that didn't reach AWS; None if AWS refused it."""
     from botocore import exceptions, parsers  # noqa: PLC0415
 
     if isinstance(error, parsers.ResponseParserError):
@@ -67,14 +67,14 @@ def unreachable(error: BaseException) -> str | None:
 
 @lru_cache(maxsize=1)
 def _session(variables: tuple[tuple[str, str], ...]) -> boto3.Session:
-    """Return a session for these environment variables, which are only the cache's key."""
+    """Return a session for these environment variables, which are only the cache key."""
     import boto3  # noqa: PLC0415  takes long
     import botocore.session  # noqa: PLC0415
     from botocore.utils import JSONFileCache  # noqa: PLC0415
 
     del variables
     core = botocore.session.get_session()
-    # To assume a role, or to log in by SSO, boto3 asks STS of a region of its own choice.
+    # To assume a role, or to log in by SSO, boto3 uses STS in a region of its own choice.
     named = os.environ.get("AWS_REGION") or core.get_config_variable("region")
     core.set_config_variable("region", named or FALLBACK_REGION)
     session = boto3.Session(botocore_session=core)

@@ -1,14 +1,14 @@
-"""Unix time that no clock change moves while a process runs: limits count by it."""
+"""Unix time that isn't affected by clock changes while a process runs, for the limits."""
 
 import time
 
-# It goes on while the machine sleeps; only Linux has it.
+# It continues while the machine sleeps; only Linux has it.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _OFFSET = time.time() - time.clock_gettime(_CLOCK)
 
 
 def unix_time() -> float:
-    """Return the seconds since 1970, by the clock as it was when this process began."""
+    """Return the seconds since 1970, by the clock at the start of this process."""
     return _OFFSET + time.clock_gettime(_CLOCK)
 
 

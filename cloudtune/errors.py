@@ -43,13 +43,13 @@ class NoCapacityError(CloudtuneError):
 
 
 class HurriedError(CloudtuneError):
-    """A person has interrupted a run twice: all is given back now, and nothing is waited for."""
+    """A person has interrupted a run twice: everything is returned now, without waiting."""
 
     exit_code = 130
 
 
 class UnsavedError(CloudtuneError):
-    """The storage didn't take the best model of a run."""
+    """The best model of a run couldn't be saved in the storage."""
 
     exit_code = 8
 
@@ -65,7 +65,7 @@ class CleanupError(CloudtuneError):
 
 
 def need(extra: str, what: str, *modules: str) -> None:
-    """Pass if the modules are there that an extra of the package brings; `what` needs them.
+    """Check that the modules of an extra of the package are installed; `what` needs them.
 
     Raises:
         UsageError: one isn't installed.
@@ -108,12 +108,12 @@ _SHORT = _Short()
 
 
 def shown(value: object) -> str:
-    """Return what was given, on one line and short enough for a message."""
+    """Return a value on one line, short enough for a message."""
     return _SHORT.repr(value).replace("\n", " ")
 
 
 def nearest(name: object, allowed: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?", or nothing where no allowed name is near."""
+    """Return " Did you mean 'x'?", or "" if no allowed name is near."""
     if not isinstance(name, str):
         return ""
     spelled = {name.lower(): name for name in allowed}
@@ -122,6 +122,6 @@ def nearest(name: object, allowed: Iterable[str]) -> str:
 
 
 def allowed_names(name: object, allowed: Iterable[str]) -> str:
-    """Return "allowed: a, b, c." with the nearest name to what was given, if one is near."""
+    """Return "allowed: a, b, c." with a suggestion, if a name is near."""
     names = tuple(allowed)
     return f"allowed: {', '.join(names)}.{nearest(name, names)}"

@@ -1,4 +1,4 @@
-"""Models that differ in numbers alone, trained as one batched model: docs/fused.md."""
+"""Models that differ only in numbers, trained as one batched model: docs/fused.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOMES = {"dropout": "dropping", "Group": "group", "MemberState": "state"}
 
 
 def __getattr__(name: str) -> Any:
-    # When it is first asked for: a plan looks at the names here without importing torch.
+    # On first use: a plan looks at the names here without importing torch.
     if name not in __all__:
         raise AttributeError(f"module 'cloudtune.fused' has no attribute {name!r}")
     module = importlib.import_module(f"cloudtune.train.fused.{_HOMES.get(name, 'optimizers')}")

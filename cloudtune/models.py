@@ -1,4 +1,4 @@
-"""Networks that mutators make of a base, and weights that one takes over from another."""
+"""Networks that mutators make from a base, and weights that one network inherits from another."""
 
 from cloudtune.train.models.inheriting import Inherited, inherit
 from cloudtune.train.models.ready import insert_after, repeat, replace

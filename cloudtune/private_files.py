@@ -1,6 +1,6 @@
-"""What cloudtune keeps is its user's alone, whatever the umask; what a user asks for is not.
+"""File permissions: cloudtune's own files are private, whatever the umask; requested ones aren't.
 
-Records of runs hold commands, credentials of clouds on this machine, and what training printed.
+Records of runs have commands, credentials of clouds on this machine, and the output of training.
 """
 
 import contextlib
@@ -9,22 +9,22 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-# In the environment of what we start: the umask that our user has.
+# In the environment of processes that we start: our user's umask.
 UMASK_VARIABLE = "CLOUDTUNE_UMASK"
-# As a umask: files for their owner alone.
+# As a umask: files only for their owner.
 _OURS_ALONE = 0o077
 # The bits of all that are not the owner.
 _OTHERS = 0o077
 
 
 def keep_private() -> None:
-    """From now on let files of this process, and of those it starts, be for its user alone."""
+    """Make new files of this process, and of those it starts, private to its user."""
     umask = os.umask(_OURS_ALONE)
     os.environ.setdefault(UMASK_VARIABLE, f"{umask:o}")
 
 
 def be_as_our_user() -> int:
-    """Take the umask that our user has, for what is theirs; return the one until now."""
+    """Set our user's umask, for the user's own files; return the previous one."""
     try:
         return os.umask(int(os.environ.get(UMASK_VARIABLE, ""), 8) & 0o777)
     except ValueError:  # it is unchanged
@@ -35,7 +35,7 @@ def be_as_our_user() -> int:
 
 @contextlib.contextmanager
 def a_guest() -> Iterator[None]:
-    """Leave a program that calls us its own umask, whatever becomes of it within this."""
+    """Restore the umask of a calling program after the context."""
     before = os.umask(_OURS_ALONE)
     os.umask(before)
     umask = os.environ.get(UMASK_VARIABLE)
@@ -49,7 +49,7 @@ def a_guest() -> Iterator[None]:
 
 @contextlib.contextmanager
 def for_others() -> Iterator[None]:
-    """Write, within this, files that a user has asked for, with the umask that the user has."""
+    """Use the user's umask within the context, for files that the user requested."""
     before = be_as_our_user()
     try:
         yield
@@ -58,9 +58,9 @@ def for_others() -> Iterator[None]:
 
 
 def close(folder: Path, *, all_in_it: bool = True) -> None:
-    """Take from everybody else a folder of ours, and all in it, if it is open to them.
+    """Close a folder of ours, and everything in it, to other users.
 
-    What isn't ours is left, and so is what links lead to. A folder that isn't there stays so.
+    Files of other users and the targets of links are left alone; a missing folder stays missing.
     """
     try:
         status = folder.stat()
@@ -73,7 +73,7 @@ def close(folder: Path, *, all_in_it: bool = True) -> None:
         or not folder.is_dir()
     ):
         return
-    _close_one(str(folder))  # first: no one gets past it
+    _close_one(str(folder))  # first, so that no one gets past it
     for path, _, files in os.walk(folder) if all_in_it else ():
         for entry in (path, *(os.path.join(path, name) for name in files)):  # noqa: PTH118
             _close_one(entry)

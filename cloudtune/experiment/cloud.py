@@ -1,4 +1,4 @@
-"""The `cloud:` of an experiment: where instances are rented, and what is known of its pools."""
+"""The `cloud:` section of an experiment: where to rent instances, and how its pools behave."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _known_provider(value: object) -> object:
 
 
 def provider_of(cloud: Mapping[str, object]) -> str:
-    """Return the provider that is written, or the default where none that exists is."""
+    """Return the written provider, or the default if it is missing or unknown."""
     name = cloud.get("provider")
     return name if isinstance(name, str) and name in PROVIDERS else next(iter(PROVIDERS))
 
 
 def line_of(cloud: Mapping[str, object]) -> Registered:
-    """Return the line of the provider that is written."""
+    """Return the registered line of the written provider."""
     return PROVIDERS[provider_of(cloud)]
 
 

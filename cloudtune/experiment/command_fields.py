@@ -1,4 +1,4 @@
-"""What is wrong with the command of an experiment and with its epochs."""
+"""Checks of an experiment's command and its epochs."""
 
 import re
 from collections.abc import Collection
@@ -31,7 +31,7 @@ def epochs_mistake(name: str, value: int, progress: ProgressSettings) -> str:
 def command_mistake(
     command: str, space: Space, progress: ProgressSettings, checkpoints: Checkpoints
 ) -> str:
-    """Return what is wrong with a command and what its holes are filled with; "" if nothing."""
+    """Return what is wrong with a command and its placeholders; "" if nothing."""
     try:
         words = words_of(command)
     except ValueError as error:
@@ -44,7 +44,7 @@ def command_mistake(
 
 
 def _shell(words: tuple[Word, ...]) -> str:
-    """Return what only a shell understands, unless one is asked for."""
+    """Return the first word that only a shell understands, unless one is used."""
     plain = ["".join(part if isinstance(part, str) else "{}" for part in word) for word in words]
     if plain[0].rpartition("/")[2] in _SHELLS:
         return ""
@@ -62,7 +62,7 @@ def _shell(words: tuple[Word, ...]) -> str:
 def _unknown(
     words: tuple[Word, ...], parameters: Collection[str], unit: str, *, resumes: bool
 ) -> str:
-    """Return what is wrong with a hole that nothing fills, or not like this."""
+    """Return what is wrong with a placeholder that nothing fills, or not in this form."""
     others = built_in(unit)
     for name, flag in holes(words):
         if name not in parameters and name not in others:

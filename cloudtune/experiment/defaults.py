@@ -1,13 +1,13 @@
-"""The strategy of an experiment that names none: decided here, by what it does name.
+"""The strategy of an experiment that names none, decided by its other fields.
 
 | given                          | strategy                                                  |
 |--------------------------------|-----------------------------------------------------------|
 | a budget, with or without time | `best`: the best model that these limits buy              |
 | a deadline, where GPUs are free| `best`: the best model by then                            |
-| a deadline, or trials alone    | `sha`: a fixed piece of work, as cheaply as possible      |
+| a deadline, or only trials     | `sha`: a fixed amount of work, as cheaply as possible     |
 | an objective                   | `best` for best; `sha` for cost, time and trials          |
-| trials that can't be resumed   | `asha-stopping` in place of `best`, and of `sha` where    |
-|                                | their number is named                                     |
+| trials that can't be resumed   | `asha-stopping` instead of `best`, and instead of `sha`   |
+|                                | if their number is set                                    |
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from cloudtune.model.units import format_dollars, format_seconds
 
 BEST: Final = "best"
 FIXED: Final = "sha"
-# Never pauses, moves or widens a trial: where each of these would begin it again.
+# Never pauses, moves or widens a trial, which would restart it from scratch.
 STAYING: Final = "asha-stopping"
 Objective: TypeAlias = Literal["best", "cost", "time", "trials"]
 
@@ -25,9 +25,9 @@ _STAYS: Final = (
     "its command has no checkpoints to resume from, so each trial stays where it is until it ends "
     "or is cut: checkpoints: {folder: …} lets the search pause and widen trials"
 )
-# Trials of a fixed piece of work where none are named, at least and at most.
+# The minimum and maximum number of trials of a fixed amount of work, if it isn't set.
 _SMALLEST = 8
-# More trials than this are named, not guessed: they cost money.
+# More trials than this must be set explicitly, because they cost money.
 _LARGEST = 64
 
 
@@ -48,10 +48,10 @@ def choose(
     free: bool = False,
     resumes: bool = True,
 ) -> Chosen:
-    """Return the strategy for what was given; `deadline` in seconds, `budget` in US dollars.
+    """Return the strategy for the given fields; `deadline` in seconds, `budget` in US dollars.
 
-    With `free` the GPUs have no price, so that there can be no budget. `resumes`: whether a trial
-    can go on from a checkpoint.
+    With `free` the GPUs have no price, so there can be no budget. `resumes`: whether a trial can
+    resume from a checkpoint.
     """
     if objective == "best":
         return _search(
@@ -91,7 +91,7 @@ def _why_best(deadline: float | None, budget: float | None, trials: int | None) 
 def bracket(min_epochs: int, max_epochs: int, eta: int) -> int:
     """Return the trials of one bracket of successive halving, within sensible bounds.
 
-    That is how many it takes for one to reach the last epoch where one in `eta` goes on.
+    That is how many it takes for one to reach the last epoch if one in `eta` continues.
     """
     trials = 1
     epoch = min_epochs

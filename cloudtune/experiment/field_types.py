@@ -1,4 +1,4 @@
-"""The kinds of fields that an experiment has: what each takes, and what it says otherwise."""
+"""The types of an experiment's fields: what each accepts, and its error otherwise."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ _STORAGE = re.compile(r"s3://[^/]+(/.*)?|(?!s3:)(?![A-Za-z0-9+.-]+://).+")
 
 
 def text_that(passes: Callable[[str], object], otherwise: str) -> AfterValidator:
-    """Return a validator of texts that pass a test; of others it says what they are `otherwise`."""
+    """Return a validator of texts that pass a test; `otherwise` is the error."""
 
     def check(value: str) -> str:
         if not passes(value):
@@ -67,7 +67,7 @@ def _parameter_name(value: str) -> str:
 
 
 def model_named(parameter: object) -> str:
-    """Return the `train.py:MODEL` that a parameter names as the script's mutators; else ""."""
+    """Return the `train.py:MODEL` that a parameter names as mutators; otherwise ""."""
     if not isinstance(parameter, Mapping) or set(parameter) != {MUTATORS}:
         return ""
     named = parameter[MUTATORS]
@@ -75,9 +75,9 @@ def model_named(parameter: object) -> str:
 
 
 def _parameter(value: object) -> object:
-    """Return the parameter in its one JSON form, whichever way it was written.
+    """Return the parameter in its normal JSON form.
 
-    A space over networks that the script has stays its name, until the experiment reads it there.
+    The name of a script's space over networks stays until the experiment reads the script.
     """
     if model_named(value):
         return value
@@ -90,14 +90,14 @@ def _parameter(value: object) -> object:
 def _history(value: object) -> str | tuple[str, ...]:
     """Return "auto", "off" or the names of runs, each once.
 
-    A mapping is of versions before 0.3, whose ledgers have it.
+    Ledgers of versions before 0.3 have a mapping.
     """
     if isinstance(value, Mapping):
         if value.get("configurations", "off") not in {False, "off"}:
             message = "configurations of earlier runs are no longer taken over; leave them out"
             raise refuse(message, "configurations")
         value = value.get("times", "auto")
-    if value is False:  # what half the world's readers of YAML take off for
+    if value is False:  # many YAML readers parse off as false
         return "off"
     if isinstance(value, str) and value in {"auto", "off"}:
         return value
@@ -131,7 +131,7 @@ Whole = Annotated[int, Strict()]
 Seconds = Annotated[
     float | None,
     PlainValidator(_seconds),
-    # JSON speaks the language of the file, where a duration has a unit.
+    # JSON has the same form as the file, where a duration has a unit.
     PlainSerializer(lambda seconds: f"{seconds!r}s", when_used="json-unless-none"),
 ]
 Dollars = Annotated[float | None, PlainValidator(_dollars)]

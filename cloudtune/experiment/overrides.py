@@ -1,4 +1,4 @@
-"""Options that go before the fields of an experiment file, and where a mistake in either stands."""
+"""Options that override the fields of an experiment file, and the place of mistakes in both."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ from cloudtune.model.providers import PROVIDERS
 
 
 def override(fields: Mapping[str, object], path: FieldPath, value: object) -> dict[str, object]:
-    """Return the fields with one set; a section that is no mapping is left to be refused."""
+    """Return the fields with one set; a section that isn't a mapping is left for validation."""
     name = str(path[0])
     below = path[1:]
     if not below:
@@ -23,9 +23,9 @@ def override(fields: Mapping[str, object], path: FieldPath, value: object) -> di
 def of_provider(
     fields: Mapping[str, object], options: Mapping[FieldPath, object]
 ) -> dict[str, object]:
-    """Return a file's fields; with another provider by option, without those that it hasn't.
+    """Return a file's fields, without those that a provider given by option doesn't have.
 
-    So a file that was written for rented instances also runs on this machine.
+    So a file for rented instances also runs on this machine.
     """
     cloud = fields.get("cloud")
     provider = options.get(("cloud", "provider"))
@@ -42,7 +42,7 @@ def of_provider(
 def with_place(
     mistake: Mistake, document: YamlDocument, options: Mapping[FieldPath, object]
 ) -> Mistake:
-    """Return a mistake with its place: the option that made it, or its line in the file."""
+    """Return a mistake with its place: the option that caused it, or its line in the file."""
     for path in options:
         if mistake.path[: len(path)] == path:
             return replace(mistake, place=_option(path))
@@ -50,6 +50,6 @@ def with_place(
 
 
 def _option(path: FieldPath) -> str:
-    """Return "--deadline" for limits.deadline: limits and cloud are left out, as in the options."""
+    """Return "--deadline" for limits.deadline: options leave out limits and cloud."""
     words = path[1:] if path[0] in {"limits", "cloud"} and len(path) > 1 else path
     return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")

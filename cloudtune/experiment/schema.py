@@ -1,4 +1,4 @@
-"""An experiment: what the user asks for, from an experiment.yaml or from Python."""
+"""An experiment: what the user wants, from an experiment.yaml or from Python."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from cloudtune.script.mutators import choices_of_model
 from cloudtune.script.names import check_names
 
 _SIZE = re.compile(r":\d+$")
-# Few enough names to read; otherwise only the nearest is given.
+# The maximum number of names listed in a message; beyond, only the nearest is given.
 _LISTED_INSTANCES = 12
 
 
@@ -118,7 +118,7 @@ class ChargeSettings(Section):
 
 
 class StrategySettings(Section):
-    """Which configurations are tried, how far each trains, on how many GPUs and instances.
+    """Which configurations are tried, how far each trains, and on how many GPUs and instances.
 
     Without a `name` the limits decide (`Experiment.chosen`). `sampler` draws the configurations,
     `allocator` says how wide a trial is, `fleet` how many instances there are; None is what suits
@@ -235,7 +235,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _models_are_read(self) -> Experiment:
-        """Put the choices of the script's mutators in the place of their name: they are kept."""
+        """Replace the name of the script's mutators by their choices, and keep these."""
         for name, parameter in self.search.items():
             file, _, space = field_types.model_named(parameter).rpartition(":")
             if not space:
@@ -319,12 +319,12 @@ class Experiment(Section):
 
     @property
     def space(self) -> Space:
-        """The search space, in the order of the file; what is nested, under its flat names."""
+        """The search space, in the order of the file, with flat names for nested parameters."""
         return Space({name: parse_parameter(value) for name, value in self.search.items()})
 
     @property
     def first_configs(self) -> tuple[dict[str, Any], ...]:
-        """The configurations that are tried first, by flat names; what `initial` lacks is drawn."""
+        """The configurations to try first, by flat names; values that `initial` lacks are drawn."""
         return tuple(map(self._complete, range(len(self.initial))))
 
     def _complete(self, number: int) -> dict[str, Any]:
@@ -333,7 +333,7 @@ class Experiment(Section):
 
     @property
     def chosen(self) -> Chosen | None:
-        """The strategy that the limits decide, and why; None where the experiment names one."""
+        """The strategy that the limits decide, and why; None if the experiment names one."""
         if self.strategy.name is not None:
             return None
         return choose(
@@ -347,31 +347,31 @@ class Experiment(Section):
 
     @property
     def can_resume(self) -> bool:
-        """Whether a trial may go on from a checkpoint: a command that is read names a folder."""
+        """Whether a trial may resume from a checkpoint: a command that is read names a folder."""
         return not (self.runs_command and self.reports.any) or self.checkpoints.folder is not None
 
     @property
     def strategy_name(self) -> str:
-        """The strategy that the experiment names, else the one that its limits decide."""
+        """The strategy that the experiment names, or the one that its limits decide."""
         chosen = self.chosen
         return chosen.strategy if chosen is not None else str(self.strategy.name)
 
     @property
     def named(self) -> Experiment:
-        """The same with its strategy named: another version's defaults change nothing of it."""
+        """The same experiment with its strategy named, independent of a version's defaults."""
         strategy = self.strategy.model_copy(update={"name": self.strategy_name})
         return self.model_copy(update={"strategy": strategy})
 
     @property
     def fixed_trials(self) -> int:
-        """The number of trials for strategies that need one: as given, else one bracket's."""
+        """The number of trials for strategies that need one: as given, or one bracket's."""
         if self.trials is not None:
             return self.trials
         return bracket(self.span.min, self.span.max, self.eta)
 
     @property
     def span(self) -> Epochs:
-        """How far a trial trains, in reports: what everything but this file calls epochs."""
+        """How far a trial trains, in reports, which are called epochs outside this file."""
         every = self.progress.every
         return Epochs(min=max(1, self.epochs.min // every), max=self.epochs.max // every)
 
@@ -396,7 +396,7 @@ class Experiment(Section):
 
     @property
     def train_folder(self) -> Path:
-        """The folder that instances get a copy of."""
+        """The folder that is copied to instances."""
         return self.directory if self.runs_command else self.train_file.parent
 
     @property
@@ -405,13 +405,13 @@ class Experiment(Section):
         return self.train if self.runs_command else self.train.rpartition(":")[2]
 
     def check_train(self) -> None:
-        """Pass if what trains is there, and what it calls of cloudtune and of Ray.
+        """Check that the training function or command exists, and its calls of cloudtune and Ray.
 
-        Nothing of the user's is imported or run.
+        None of the user's code is imported or run.
 
         Raises:
-            ExperimentError: no such file or function, the file is not valid Python, or it calls
-                what isn't there; or a command without its program, or with options unknown to it.
+            ExperimentError: no such file or function, the file isn't valid Python, or it calls
+                missing names; or the command's program is missing, or doesn't know an option.
         """
         if self.runs_command:
             here = PROVIDERS[self.cloud.provider].here
@@ -435,16 +435,16 @@ class Experiment(Section):
         known_choices: Mapping[str, Collection[str]] | None = None,
         check: Callable[[Experiment], Iterable[validation.Mistake]] = lambda _experiment: (),
     ) -> Experiment:
-        """Return the experiment in a YAML file, or of the same fields as a mapping.
+        """Return the experiment in a YAML file, or in a mapping with the same fields.
 
-        `overrides` are options that go before the file, by dotted field name, such as
-        "limits.deadline": "5m"; None stands for an option that was not given. `known_instances`
-        gives the types that a provider has, and `known_choices` are the names that each field of
-        `strategy` may have, where the caller knows them. `check` gives the mistakes in an otherwise
-        valid experiment that its caller alone can see.
+        `overrides` are options that override the file, by dotted field name, such as
+        "limits.deadline": "5m"; None stands for an option that wasn't given. `known_instances`
+        returns the types that a provider has, and `known_choices` are the names that each field of
+        `strategy` may have, if the caller knows them. `check` yields mistakes in an otherwise valid
+        experiment that only the caller can see.
 
         Raises:
-            ExperimentError: all the mistakes, each with its line or its option.
+            ExperimentError: all mistakes, each with its line or its option.
         """
         if isinstance(source, Mapping):
             document = YamlDocument("the experiment", source, {})
@@ -478,15 +478,15 @@ class Experiment(Section):
         return experiment
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON from which `from_json` makes an equal experiment, its directory included."""
+        """Return JSON from which `from_json` makes an equal experiment, including its directory."""
         return {**self.model_dump(mode="json"), "directory": str(self.directory)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Experiment:
-        """Return the experiment that `to_json` was given.
+        """Return the experiment that `to_json` encoded.
 
         Raises:
-            ExperimentError: it is not one.
+            ExperimentError: it isn't one.
         """
         if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
             raise ExperimentError(f"{shown(data)} is not an experiment; give what to_json returned")
@@ -496,7 +496,7 @@ class Experiment(Section):
 def _file_mistakes(
     fields: Mapping[str, object], known_instances: Callable[[str], Collection[str]] | None
 ) -> list[validation.Mistake]:
-    """Return the mistakes that only a file or an option can make."""
+    """Return the mistakes that only a file or an option can have."""
     mistakes = []
     if "directory" in fields:
         mistakes.append(
@@ -521,7 +521,7 @@ def _file_mistakes(
 def _strategy_mistakes(
     value: object, choices: Mapping[str, Collection[str]]
 ) -> Iterator[validation.Mistake]:
-    """Yield the choices that do not exist; a size may follow a name, as in naive:4."""
+    """Yield the choices that don't exist; a size may follow a name, as in naive:4."""
     section = _named_strategy(value)
     if not isinstance(section, Mapping):
         return

@@ -1,4 +1,4 @@
-"""The domains of a search space: what a hyperparameter may be (`spaces` puts them together).
+"""The domains of a search space: what a hyperparameter may be (`spaces` combines them).
 
 The names and their meaning are Ray Tune's: uniform, loguniform, quniform, qloguniform, randint,
 lograndint, choice, grid.
@@ -15,7 +15,7 @@ from cloudtune.errors import ExperimentError, allowed_names, shown
 
 Value: TypeAlias = str | int | float | bool | None
 
-# Draws use `Random.random` alone: the only method whose sequence Python promises to keep.
+# Draws only use `Random.random`, whose sequence Python promises to keep.
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LogUniform:
 class QUniform:
     """A multiple of q between low and high, both included.
 
-    As in Ray a uniform draw is rounded, so that the two ends come half as often as the rest.
+    As in Ray a uniform draw is rounded, so the two ends are half as likely as the rest.
     """
 
     low: float
@@ -177,15 +177,15 @@ _RANGES: dict[str, type[_Range]] = {
 }
 _LISTS: dict[str, type[Categories | Grid]] = {"choice": Categories, "grid": Grid}
 _NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
-# The names of what may stand in a mapping of one entry.
+# The keys of mappings with one entry that are domains.
 DISTRIBUTIONS = tuple(_RANGES | _LISTS)
 
 
 def parse_domain(value: object) -> Domain:
-    """Return what `{loguniform: [1e-4, 1]}`, `{choice: [16, 32]}` or a plain value means.
+    """Return the domain of `{loguniform: [1e-4, 1]}`, `{choice: [16, 32]}` or a plain value.
 
     Raises:
-        ExperimentError: what is wrong, without saying in which parameter.
+        ExperimentError: says what is wrong, without the parameter's name.
     """
     if isinstance(value, Domain):
         return value
@@ -232,7 +232,7 @@ def multiple(q: float, steps: int) -> float:
 
 
 def contains(domain: Domain, value: object) -> bool:
-    """Whether a value is one of a domain's; true and false are no numbers."""
+    """Whether a value is in a domain; true and false aren't numbers."""
     match domain:
         case Constant(only):
             return _same(value, only)
@@ -254,7 +254,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def to_jsonable(domain: Domain) -> object:
-    """Return what `parse_domain` reads back into an equal domain."""
+    """Return a value that `parse_domain` turns into an equal domain."""
     match domain:
         case Constant(value):
             return value
@@ -318,7 +318,7 @@ def _check_numbers(low: object, high: object, q: object = 1) -> None:
 
 
 def _scalar(value: object) -> Value:
-    """Return the value if JSON can carry it unchanged: text, a finite number, true, false, null."""
+    """Return the value if JSON can represent it: text, a finite number, true, false, null."""
     if isinstance(value, str):
         if not value.isprintable():
             raise ExperimentError(f"the text {shown(value)} has characters that can't be printed")

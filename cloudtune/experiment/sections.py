@@ -1,4 +1,4 @@
-"""Sections of an experiment file that say what a trial is, and what its script tells."""
+"""Sections of an experiment file about trials, and about what a script reports."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class TrialSettings(Section):
 
 
 def _below(value: str) -> str:
-    """Return a path that lies in the folder in which a command runs."""
+    """Return the path if it is in the folder in which a command runs."""
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts or path == PurePosixPath():
         raise refuse(
@@ -146,7 +146,7 @@ class Reports(Section):
 
     @property
     def any(self) -> bool:
-        """Whether they are read; else the command calls `cloudtune.report`."""
+        """Whether reports are read; otherwise the command calls `cloudtune.report`."""
         return self.file is not None or self.printed is not None
 
     @model_validator(mode="after")
@@ -191,7 +191,7 @@ def _python(value: object) -> object:
 
 
 def _requirements(value: object) -> object:
-    """Return a file's name, or the requirements that are listed, each of which reads."""
+    """Return a file's name, or the listed requirements, each of which must be valid."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list | tuple):

@@ -8,9 +8,9 @@
         - {name: cosine, warmup: {uniform: [0, 0.1]}}
         - {name: step, gamma: {uniform: [0.1, 0.9]}, every: {randint: [1, 10]}}
 
-Everywhere but in the script a configuration is flat, its names joined by a slash: `optimizer/lr`,
-`schedule/name`, or `schedule` where the branch is a plain value. It has only the parameters of the
-branches that it takes, and these tell which they are.
+Outside the script a configuration is flat, with names joined by a slash: `optimizer/lr`,
+`schedule/name`, or `schedule` if the branch is a plain value. It has only the parameters of the
+branches that it takes, which identify the branches.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from cloudtune.experiment.search_space import (
 
 Path: TypeAlias = tuple[str | int, ...]
 
-# Parts the name of a choice from the number of a branch; no name that is written has it.
+# Separates the name of a choice from the number of a branch; no written name contains it.
 _BRANCH = "\x1f"
 
-# What the choices of a network's mutators stand below, in a file.
+# The key in a file for the choices of a network's mutators.
 MUTATORS = "mutators"
 
-# The number of the branch where there is one only.
+# The number of the only branch.
 ONLY_BRANCH = "0"
 
 
 class PlaceError(ExperimentError):
-    """A mistake in a parameter; `path` leads from the parameter to where it stands."""
+    """A mistake in a parameter; `path` leads from the parameter to the mistake."""
 
     def __init__(self, message: str, path: Path) -> None:
         super().__init__(message)
@@ -63,12 +63,12 @@ class Nested:
 
 @dataclass(frozen=True)
 class Model(Nested):
-    """The choices of a network's mutators: a checkpoint is of the network that they make."""
+    """The choices of a network's mutators: a checkpoint belongs to the network that they make."""
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Plain values and sets of parameters; a trial has one: drawn, or each `in_turn`."""
+    """Plain values and sets of parameters, of which a trial has one: drawn, or `in_turn`."""
 
     options: tuple[Value | Nested, ...]
     in_turn: bool = False
@@ -78,16 +78,16 @@ Parameter: TypeAlias = Domain | Nested | Branches
 
 
 def parse_parameter(value: object) -> Parameter:
-    """Return what a parameter may be: a domain, parameters below it, or branches.
+    """Return a parsed parameter: a domain, parameters below it, or branches.
 
     Raises:
-        PlaceError: what is wrong, and where below the parameter.
+        PlaceError: says what is wrong, and where below the parameter.
     """
     return _parameter(value, (), drawn=False)
 
 
 def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
-    """Return a parameter; with `drawn` it is part of a branch that is left to chance."""
+    """Return a parameter; with `drawn` it is part of a branch that is drawn."""
     if isinstance(value, Mapping) and set(value) == {MUTATORS}:
         return _model(value[MUTATORS], (*path, MUTATORS), drawn=drawn)
     if isinstance(value, Mapping) and not _means_a_domain(value):
@@ -111,7 +111,7 @@ def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
 
 
 def _means_a_domain(value: Mapping[object, object]) -> bool:
-    """Whether a mapping is, or was to be, a distribution rather than parameters below this one."""
+    """Whether a mapping is, or was meant as, a distribution rather than nested parameters."""
     if not value or any(name in DISTRIBUTIONS for name in value):
         return True
     if {"min", "max"} <= set(value) or {"low", "high"} <= set(value):
@@ -139,7 +139,7 @@ def _model(value: object, path: Path, *, drawn: bool) -> Model:
 
 
 def check_name(name: object, path: Path = ()) -> None:
-    """Pass if a parameter can have that name.
+    """Check that a parameter can have that name.
 
     Raises:
         PlaceError: it can't.
@@ -151,7 +151,7 @@ def check_name(name: object, path: Path = ()) -> None:
 
 
 def _branches(value: object) -> tuple[str, Sequence[object]]:
-    """Return "choice" or "grid" and what is listed, if some of that are mappings."""
+    """Return "choice" or "grid" and its list, if some entries are mappings."""
     if not isinstance(value, Mapping) or len(value) != 1:
         return "", ()
     ((kind, listed),) = value.items()
@@ -190,7 +190,7 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
 
 
 def _told_apart(one: Nested, other: Nested) -> bool:
-    """Whether no configuration can be of both branches."""
+    """Whether no configuration fits both branches."""
     first, second = (Space({"": options}) for options in (one, other))
     sure = _sure(first)
     also = _sure(second)
@@ -201,7 +201,7 @@ def _told_apart(one: Nested, other: Nested) -> bool:
 
 
 def _sure(space: Space) -> dict[str, Domain]:
-    """Return by their flat names what all configurations have."""
+    """Return the parameters that all configurations have, by flat names."""
     return {
         space.flat_name(name): domain
         for name, domain in space.items()
@@ -210,7 +210,7 @@ def _sure(space: Space) -> dict[str, Domain]:
 
 
 def parameter_jsonable(parameter: Parameter) -> object:
-    """Return what `parse_parameter` reads back into an equal parameter."""
+    """Return a value that `parse_parameter` turns into an equal parameter."""
     match parameter:
         case Model(parameters):
             return {MUTATORS: parameter_jsonable(Nested(parameters))}
@@ -224,13 +224,12 @@ def parameter_jsonable(parameter: Parameter) -> object:
 
 
 class Space(Mapping[str, Domain]):
-    """A search space without its nesting: every parameter of every branch, and every branching.
+    """A search space without nesting: every parameter of every branch, and every branching.
 
-    A mapping by names that are unique: of branches too, so that each has its own `lr`. A branching
-    is a choice or a grid of the numbers of its branches, as text. `conditions` says for what is
-    part of a branch, of which branching and of which branch; `flat_name` is the name that a
-    configuration has for it. *Values* are by these unique names, a *configuration* by flat names.
-    `of_models` are the names of what makes a network another one.
+    A mapping by unique names: each branch has its own `lr`. A branching is a choice or a grid of
+    the numbers of its branches, as text. `conditions` has, for each part of a branch, its branching
+    and branch; `flat_name` is its name in configurations. *Values* use the unique names, a
+    *configuration* uses flat names. `of_models` are the names that change the network.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
@@ -267,7 +266,7 @@ class Space(Mapping[str, Domain]):
 
     @classmethod
     def of(cls, space: Mapping[str, Domain]) -> Space:
-        """Return a mapping of domains as a space; a space as it is."""
+        """Return a mapping of domains as a space; a space unchanged."""
         return space if isinstance(space, Space) else cls(space)
 
     def __getitem__(self, name: str) -> Domain:
@@ -280,11 +279,11 @@ class Space(Mapping[str, Domain]):
         return len(self._domains)
 
     def is_branching(self, name: str) -> bool:
-        """Whether a name is that of a branching, which no configuration has."""
+        """Whether a name is a branching, which configurations don't have."""
         return name in self._branching
 
     def flat_name(self, name: str) -> str:
-        """Return the name that configurations have for a parameter: `optimizer/lr`."""
+        """Return the name of a parameter in configurations: `optimizer/lr`."""
         return self._names[name]
 
     @property
@@ -294,7 +293,7 @@ class Space(Mapping[str, Domain]):
         return tuple(dict.fromkeys(names))
 
     def active(self, name: str, values: Mapping[str, object]) -> bool:
-        """Whether a parameter is part of the branches that the values take."""
+        """Whether a parameter is part of the branches taken by the values."""
         condition = self.conditions.get(name)
         if condition is None:
             return True
@@ -302,9 +301,9 @@ class Space(Mapping[str, Domain]):
         return self.active(branching, values) and values.get(branching) == number
 
     def config(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Return the configuration of values, of which those of other branches count for nothing.
+        """Return the configuration of values, without those of branches not taken.
 
-        Where a parameter of a branch that is taken has no value, neither has the configuration.
+        Parameters without a value are missing in the configuration too.
         """
         return {
             self._names[name]: values[name]
@@ -313,9 +312,9 @@ class Space(Mapping[str, Domain]):
         }
 
     def values_of(self, config: Mapping[str, object]) -> dict[str, object]:
-        """Return the values of a configuration, the branches that it takes among them.
+        """Return the values of a configuration, including the branches that it takes.
 
-        Of a branching none of whose branches fits there are none.
+        A branching without a fitting branch has none.
         """
         values: dict[str, object] = {}
         for name in self._domains:
@@ -334,7 +333,7 @@ class Space(Mapping[str, Domain]):
         return next((n for n in numbers if self._fits(branching, n, config)), None)
 
     def _fits(self, branching: str, number: str, config: Mapping[str, object]) -> bool:
-        """Whether a configuration has what a branch has always, and nothing that it never has."""
+        """Whether a configuration has all that a branch always has, and nothing it never has."""
         flat = self._names[branching]
         within = f"{branching}{_BRANCH}{number}"
         can = {self._names[name] for name in self._domains if _below(name, within)}
@@ -355,7 +354,7 @@ class Space(Mapping[str, Domain]):
 
     @property
     def crossings(self) -> int:
-        """How many configurations the grids cross to; a branch has its own."""
+        """The number of configurations of the crossed grids, including those of branches."""
         return self._crossed(None)
 
     def _crossed(self, condition: tuple[str, str] | None) -> int:
@@ -374,9 +373,9 @@ class Space(Mapping[str, Domain]):
         return sum(self._crossed((grid, str(n))) for n in range(self._branching[grid]))
 
     def crossing(self, number: int) -> dict[str, Value]:
-        """Return the values of the grids in a configuration, by its number from 0 on.
+        """Return the values of the grids in configuration `number`, from 0.
 
-        The first grid goes fastest; after the last crossing it begins again.
+        The first grid changes fastest; after the last crossing it begins again.
         """
         return self._crossing(number, None)
 
@@ -397,7 +396,7 @@ class Space(Mapping[str, Domain]):
 
     @property
     def is_listed(self) -> bool:
-        """Whether there is nothing to draw: all are grids and constants."""
+        """Whether there is nothing to draw: only grids and constants."""
         return all(
             isinstance(domain, Grid | Constant) or (name in self.conditions and _fixed(domain))
             for name, domain in self._domains.items()
@@ -418,17 +417,17 @@ def _fixed(domain: Domain) -> bool:
     )
 
 
-# How often the branches are drawn of a configuration that names values of some of them.
+# How often to draw the branches of a configuration that names some of their values.
 _TRIES = 1000
 
 
 def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str, object]:
-    """Return the configuration that has the given values, by flat names; what it lacks is drawn.
+    """Return a configuration with the given values, by flat names, and the others drawn.
 
     Equal arguments give equal configurations; `stream` names the draws.
 
     Raises:
-        PlaceError: a name or a value that the space doesn't have, or values of different branches.
+        PlaceError: the space lacks a name or a value, or the values are of different branches.
     """
     for name, value in fixed.items():
         domains = [
@@ -459,15 +458,14 @@ def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str
 def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[str, Value], ...]:
     """Return `trials` configurations, each with its parameters in the order of the space.
 
-    As in Ray the grids are crossed and gone through in order, the first one fastest, from the
-    beginning again where trials remain, while every other parameter is drawn for each trial.
-    A space of grids and constants alone has no more configurations than the grids cross to, so
-    that fewer than `trials` may come back.
+    As in Ray the grids are crossed and cycled through in order, the first one fastest, while every
+    other parameter is drawn for each trial. A space of grids and constants alone has only its
+    crossings, so there may be fewer than `trials`.
 
     Equal arguments give equal configurations, on any machine. Each parameter has its own stream,
-    named by the parameter: adding a parameter at the end, removing a drawn one or asking for more
-    trials leaves every other draw as it was. Parameters of a branch are drawn for all trials, so
-    that it doesn't matter which of them take it.
+    named by the parameter, so adding a parameter at the end, removing a drawn one or requesting
+    more trials doesn't change other draws. Parameters of a branch are drawn for all trials, so it
+    doesn't matter which of them take it.
     """
     space = Space.of(space)
     if space.is_listed:

@@ -1,4 +1,4 @@
-"""A person's mistakes in a structured input: one line each, with its field and its place."""
+"""Mistakes in a structured input: one line each, with its field and its place."""
 
 import inspect
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Mistake:
 
 
 class ExperimentMistakesError(ExperimentError):
-    """All the mistakes found at once; the message has a line for each."""
+    """All mistakes found at once; the message has a line for each."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__(tuple(mistakes))
@@ -57,17 +57,17 @@ def _printable(name: str) -> str:
 
 
 def refuse(message: str, *below: str | int) -> PydanticCustomError:
-    """Return the error for a pydantic validator to raise, about the field or one of its parts."""
+    """Return the error for a pydantic validator to raise, about the field or a part of it."""
     return PydanticCustomError("refused", "{message}", {"message": message, "below": below})
 
 
 def mistakes_in(error: ValidationError, model: type[BaseModel]) -> tuple[Mistake, ...]:
-    """Return pydantic's findings in our words."""
+    """Return pydantic's errors as mistakes, in our words."""
     return tuple(_mistake(detail, model) for detail in error.errors(include_url=False))
 
 
 def unknown_field(name: object, model: type[BaseModel]) -> str:
-    """Return the message about a field that the model does not have."""
+    """Return the message about a field that the model doesn't have."""
     # Excluded fields are the program's own.
     names = tuple(name for name, field in model.model_fields.items() if not field.exclude)
     return f"unknown field; {allowed_names(name, names)}"
@@ -111,7 +111,7 @@ def _wrong(detail: ErrorDetails) -> str:
 
 
 def _section(model: type[BaseModel], path: FieldPath) -> type[BaseModel] | None:
-    """Return the model that the path leads to, or None where it leads to no mapping of fields."""
+    """Return the model that the path leads to, or None if it isn't a mapping of fields."""
     for part in path:
         field = model.model_fields.get(str(part))
         annotation = field.annotation if field is not None else None

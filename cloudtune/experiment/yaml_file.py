@@ -1,4 +1,4 @@
-"""A YAML file as plain values, with the line on which each value stands."""
+"""A YAML file as plain values, with the line of each value."""
 
 import re
 import warnings
@@ -21,7 +21,7 @@ _PLAIN_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "timestamp", "value"
 _OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 # Anchors let a few lines stand for billions of values.
 _MAX_VALUES = 20_000
-# No experiment is as large; a file given by mistake isn't parsed for minutes.
+# No experiment is larger; parsing a file given by mistake could take minutes.
 _MOST_BYTES = 1 << 20
 # No experiment nests deeper; the parser and pydantic recurse.
 _DEEPEST = 20
@@ -31,32 +31,31 @@ _TOO_DEEP = "nested too deeply, or an anchor inside itself; flatten it"
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """The top mapping of a file, and `lines`: field path -> line, counted from 1."""
+    """The top-level mapping of a file, and `lines`: field path -> line, counted from 1."""
 
     source: str
     value: Mapping[str, object]
     lines: Mapping[FieldPath, int]
 
     def line(self, path: FieldPath) -> int:
-        """Return the line of the field, or of the nearest part above it that the file has."""
+        """Return the line of the field, or of its nearest ancestor in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 0)
 
     def place(self, path: FieldPath) -> str:
-        """Return "file:line: field"; without a line where it was no file."""
+        """Return "file:line: field"; without a line if it isn't from a file."""
         where = f"{self.source}:{self.line(path)}" if self.lines else self.source
         return ": ".join(filter(None, (where, dotted(path))))
 
 
 def read_yaml(path: Path) -> YamlDocument:
-    """Return what the file says.
+    """Return the contents of a YAML 1.2 file, where 1e-4 is a number and 2h is text.
 
-    YAML 1.2: 1e-4 is a number and 2h is text. A bare yes, no, on or off is refused, since half
-    the world's readers take it for text and half for a boolean.
+    A bare yes, no, on or off is refused, because YAML readers disagree whether it is a boolean.
 
     Raises:
-        ExperimentError: the file can't be read, or is not one YAML mapping with text keys.
+        ExperimentError: the file can't be read, or isn't one YAML mapping with text keys.
     """
     source = str(path)
     node = _compose(_read(path), source)
@@ -109,7 +108,7 @@ def _compose(text: str, source: str) -> Node | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if len(text) > 2 * _MAX_VALUES:  # no value is shorter, with what parts it from others
+            if len(text) > 2 * _MAX_VALUES:  # a value and its separator have two characters
                 _refuse_many(text, source)
             node: Node | None = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
@@ -125,17 +124,15 @@ def _compose(text: str, source: str) -> Node | None:
 
 
 def _refuse_many(text: str, source: str) -> None:
-    """Pass if the file has no more values than an experiment may have.
-
-    Before anything is made of them: of a great file that alone takes minutes.
+    """Check the number of values in the file before they are built, which may take minutes.
 
     Raises:
-        ExperimentError: it has more.
+        ExperimentError: there are more than an experiment may have.
     """
     events = YAML(typ="safe", pure=True).parse(text)
     values = (event for event in events if isinstance(event, ScalarEvent))
     for number, value in enumerate(values, start=1):
-        if number > 2 * _MAX_VALUES:  # names of fields included
+        if number > 2 * _MAX_VALUES:  # including the names of fields
             raise ExperimentError(
                 f"{source}:{value.start_mark.line + 1}: more than {_MAX_VALUES} values; shorten "
                 "the file"
@@ -153,13 +150,13 @@ def _line(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-# Fields where off can't be meant for anything else than the word.
+# Fields where off can only mean the word.
 _OFF = frozenset({("history",), ("history", "configurations"), ("history", "times")})
 
 
 @dataclass
 class _Reader:
-    """Turns nodes into values and takes notes on the way."""
+    """Turns nodes into values, recording their lines and mistakes."""
 
     source: str
     lines: dict[FieldPath, int] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """Lightning's Trainer under cloudtune: cloudtune.integrations.lightning.Trainer.
 
-Takes the place of `lightning.Trainer`: as wide as its trial, the batch of all workers kept, each
-epoch reported with what validation logged, the checkpoint with optimizers, schedules and loops.
+It replaces `lightning.Trainer`: it is as wide as its trial and keeps the total batch of all
+workers. Each epoch it reports the logged validation metrics, with a checkpoint that includes
+optimizers, schedules and loops.
 """
 
 import tempfile
@@ -29,19 +30,19 @@ from torch.utils.data import DataLoader
 
 # The file of a checkpoint, as Lightning's `save_checkpoint` writes it.
 FILE: Final = "trainer.ckpt"
-# What the plan says, and a script alone can't: which devices, how many, how far.
+# Set by the plan, not by the script: which devices, how many, how far.
 _OURS: Final = ("accelerator", "devices", "num_nodes", "strategy", "max_epochs", "max_steps")
 
 
 class Trainer(lightning.Trainer):  # type: ignore[misc]
-    """Lightning's Trainer on the GPUs that its trial has, which reports to cloudtune.
+    """Lightning's Trainer on the GPUs of its trial, which reports to cloudtune.
 
-    Takes what Lightning's takes. What the plan decides goes before it: accelerator, devices,
-    nodes, and the epochs, which are the experiment's `epochs.max`. `strategy` stays where it is
-    a strategy of your own; `use_distributed_sampler=False` leaves all loaders as they are.
+    It takes the arguments of Lightning's. The plan overrides accelerator, devices, nodes and
+    epochs, which are the experiment's `epochs.max`. A `strategy` of your own is kept;
+    `use_distributed_sampler=False` leaves all loaders unchanged.
 
     Raises:
-        UsageError: at several workers, of a loader with a sampler of its own.
+        UsageError: with several workers, a loader has its own sampler.
     """
 
     def __init__(self, *, callbacks: Any = None, **options: Any) -> None:
@@ -71,7 +72,7 @@ class Trainer(lightning.Trainer):  # type: ignore[misc]
         )
 
     def fit(self, *given: Any, ckpt_path: Any = None, **named: Any) -> None:
-        """Train as Lightning's `fit`, from the trial's checkpoint where it has one."""
+        """Train like Lightning's `fit`, from the trial's checkpoint if it has one."""
         checkpoint = get_checkpoint()
         if checkpoint is None:
             super().fit(*given, ckpt_path=ckpt_path, **named)
@@ -82,10 +83,10 @@ class Trainer(lightning.Trainer):  # type: ignore[misc]
 
 
 class ReportCallback(CheckpointCallback):  # type: ignore[misc]
-    """Reports each epoch: what was logged, as the mean of the workers, and a checkpoint.
+    """Reports each epoch: the logged metrics, as means over the workers, and a checkpoint.
 
-    The metrics are those of `trainer.callback_metrics` that are one number, so what
-    `self.log("val_accuracy", …)` gave. `cloudtune.integrations.lightning.Trainer` has it already.
+    The metrics are the scalar ones of `trainer.callback_metrics`, as logged by
+    `self.log("val_accuracy", …)`. `cloudtune.integrations.lightning.Trainer` includes it.
     """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -93,7 +94,7 @@ class ReportCallback(CheckpointCallback):  # type: ignore[misc]
         next(epochs(), None)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Report the epoch; unwinds `fit` where the trial stops here."""
+        """Report the epoch; unwind `fit` if the trial stops here."""
         metrics = mean_of_workers(
             {
                 name: float(value)
@@ -108,7 +109,7 @@ class ReportCallback(CheckpointCallback):  # type: ignore[misc]
 
 
 class Environment(ClusterEnvironment):  # type: ignore[misc]
-    """Who the worker is among those of its trial, for Lightning's strategies."""
+    """The worker's place in its trial, for Lightning's strategies."""
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -126,28 +127,28 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
 
     @staticmethod
     def detect() -> bool:
-        """Never found by itself: `Trainer` names it."""
+        """Return False: `Trainer` sets it explicitly."""
         return False
 
     def world_size(self) -> int:
         return get_context().get_world_size()
 
     def global_rank(self) -> int:
-        """This worker's number among them."""
+        """The rank of this worker among all of the trial."""
         return get_context().get_world_rank()
 
     def local_rank(self) -> int:
-        """This worker's number among those of its instance."""
+        """The rank of this worker among those on its instance."""
         return get_context().get_local_rank()
 
     def node_rank(self) -> int:
         return get_context().get_node_rank()
 
     def set_world_size(self, size: int) -> None:
-        """Nothing: the trial has as many as it has."""
+        """Do nothing: the trial's size is fixed."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Nothing: the worker is who it is."""
+        """Do nothing: the worker's rank is fixed."""
 
 
 class _Shares:
@@ -172,7 +173,7 @@ class _Single(_Shares, SingleDeviceStrategy):  # type: ignore[misc]
 
 
 def mean_of_workers(metrics: dict[str, float]) -> dict[str, float]:
-    """Return the mean of each metric over the workers that have it; on all of them the same."""
+    """Return the mean of each metric over the workers that have it, the same on all workers."""
     if not torch.distributed.is_initialized():
         return metrics
     gathered: list[Any] = [None] * torch.distributed.get_world_size()

@@ -1,7 +1,7 @@
-"""An Optuna objective as cloudtune trains it: `trial.suggest_*`, `report`, `should_prune`.
+"""Optuna's trial for objectives that cloudtune trains: `suggest_*`, `report`, `should_prune`.
 
-Optuna itself isn't imported. On a worker a suggestion is the value that the run's sampler chose; a
-report is the end of an epoch, and what the policy stops is what should be pruned.
+Optuna itself isn't imported. On a worker a suggestion returns the value that the run's sampler
+chose; a report ends an epoch, and a trial should be pruned if the policy stops it.
 """
 
 import math
@@ -22,10 +22,10 @@ _LISTED = 1000
 
 
 class Trial:
-    """What stands in for `optuna.Trial`; `config` has the values that were chosen for it.
+    """The stand-in for `optuna.Trial`; `config` has the chosen values.
 
-    A name that `config` lacks, of a branch that no dry call took, is drawn by the trial's seed. It
-    is in the trial's log, and numbers are in its reports, as the metric param/NAME.
+    A name that `config` lacks, from a branch that no dry call took, is drawn by the trial's seed.
+    It is logged, and numbers are reported as the metric param/NAME.
     """
 
     def __init__(self, config: Mapping[str, Any], number: int = 0, seed: int = 0) -> None:
@@ -76,7 +76,7 @@ class Trial:
         self.user_attrs[key] = value
 
     def report(self, value: float, step: int) -> None:  # noqa: ARG002  an epoch ends with each
-        """End an epoch: wait until the policy lets the trial go on, or stops it."""
+        """End an epoch: wait until the policy lets the trial continue, or stops it."""
         if self._stopped:
             raise StopTraining
         self.reports += 1
@@ -109,13 +109,13 @@ class Trial:
 
 
 class _FirstReportError(BaseException):
-    """Ends a dry call; no `except Exception` of the objective holds it up."""
+    """Ends a dry call, past any `except Exception` of the objective."""
 
 
 class _Recorder(Trial):
-    """Takes note of what is suggested, until the first report.
+    """Records suggestions until the first report.
 
-    Whole numbers are the largest: with three layers, the units of all three are suggested.
+    Whole numbers take their largest value: with three layers, the units of all are suggested.
     """
 
     def report(self, value: float, step: int) -> None:  # noqa: ARG002
@@ -135,9 +135,9 @@ class _Recorder(Trial):
 
 
 def discovered(objective: Callable[[Any], object]) -> tuple[dict[str, dict[str, list[Any]]], bool]:
-    """Return what an objective suggests, as a search space, and whether it reports.
+    """Return an objective's suggestions as a search space, and whether it reports.
 
-    It is called here up to its first report; one that never reports trains to its end.
+    The objective is called here up to its first report, or to its end if it never reports.
 
     Raises:
         UsageError: it suggests nothing.
@@ -156,10 +156,10 @@ def discovered(objective: Callable[[Any], object]) -> tuple[dict[str, dict[str, 
 
 
 def run_trial(objective: Callable[[Any], object], config: Mapping[str, Any]) -> None:
-    """Train a trial of an objective, as a training function of cloudtune's.
+    """Train a trial of an objective, as a training function.
 
     Raises:
-        UsageError: it ended by itself before the last epoch.
+        UsageError: the objective ended by itself before the last epoch.
     """
     session = current_session()
     digits = "".join(filter(str.isdigit, session.trial_id))

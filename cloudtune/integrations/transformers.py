@@ -1,7 +1,7 @@
 """Hugging Face's Trainer under cloudtune: cloudtune.integrations.transformers.Trainer.
 
-Takes the place of `transformers.Trainer`; `prepare(trainer)` does the same for one of another
-class. The batch of all workers is kept, each epoch is reported with what evaluation gave, and the
+It replaces `transformers.Trainer`; `prepare(trainer)` does the same for other classes. It keeps the
+total batch of all workers, and reports each epoch with the metrics of the evaluation. The
 checkpoint is Hugging Face's own folder: model, optimizer, schedule and state.
 """
 
@@ -37,21 +37,21 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def prepare(trainer: TrainerT) -> TrainerT:
-    """Give the trainer back, which from now on reports to cloudtune and goes on from checkpoints.
+    """Make a trainer report to cloudtune and resume from checkpoints; return it.
 
-    `per_device_train_batch_size` is that of all workers together from here on: each takes its
-    share, at least 1. A step's loss is the mean of the workers' means. Epochs are the experiment's
-    `epochs.max`; each ends with an evaluation, where there is something to evaluate on, and a save.
-    The metrics are those of the last evaluation (`eval_loss`, `eval_…` of compute_metrics) and of
-    the last log (`loss`, …).
+    `per_device_train_batch_size` becomes the total of all workers: each takes its share, at least
+    1. A step's loss is the mean of the workers' means. The epochs are the experiment's
+    `epochs.max`; each ends with an evaluation, if there is an evaluation set, and a save. The
+    metrics are those of the last evaluation (`eval_loss`, `eval_…` of compute_metrics) and of the
+    last log (`loss`, …).
     """
     args = trainer.args
     context = get_context()
     batch = max(1, args.per_device_train_batch_size // context.get_world_size())
     args.per_device_train_batch_size = batch
     trainer._train_batch_size = args.train_batch_size  # noqa: SLF001  as its own search does
-    # transformers multiplies a worker's loss by their number, and trusts the model to have divided
-    # by the items of all of them. Many (BERT's classifier) don't: they would learn and score wrong.
+    # transformers multiplies a worker's loss by the number of workers, and trusts the model to have
+    # divided by the items of all. Many (BERT's classifier) don't, and would learn wrongly.
     args.average_tokens_across_devices = False
     args.num_train_epochs = context.get_max_epochs()
     args.max_steps = -1

@@ -1,1 +1,1 @@
-"""What a user's script or command shows before it trains."""
+"""What a user's script or command shows without being run."""

@@ -1,9 +1,9 @@
-"""A command that trains, as an experiment names it: its words, and what stands in them for values.
+"""A command that trains, as in an experiment: its words and their placeholders.
 
     python main.py --lr {lr} --epochs {epochs} --resume {resume}/last.pt {amp:--amp}
 
-A word is split into parts: text, and holes that a trial's values fill. Words are split as a shell
-does it, but no shell runs: a value is one word, or a part of one, whatever stands in it.
+A word is split into parts: text, and placeholders that a trial's values fill. Words are split like
+in a shell, but no shell runs: a value is one word, or a part of one, whatever it contains.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from cloudtune.errors import shown
 
-# What fills it, and the text that stands there instead where that is true.
+# The name of its value, and the text to use instead if that is true.
 Hole: TypeAlias = tuple[str, str | None]
 Word: TypeAlias = tuple[str | Hole, ...]
 
@@ -22,12 +22,12 @@ _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def is_command(train: str) -> bool:
-    """Whether a `train` is a command, and not file.py:function."""
+    """Whether a `train` field is a command, not file.py:function."""
     return " " in train.strip() and not _FUNCTION.fullmatch(train.strip())
 
 
 def built_in(unit: str) -> dict[str, str]:
-    """Return what fills a hole besides parameters, and what that is."""
+    """Return the built-in placeholders, with their meanings."""
     return {
         "trial": "the trial's name",
         "seed": "a seed of the trial",
@@ -42,7 +42,7 @@ def words_of(command: str) -> tuple[Word, ...]:
     """Return the words of a command.
 
     Raises:
-        ValueError: they can't be split, or a brace belongs to nothing; the message says so.
+        ValueError: they can't be split, or a brace is unmatched; the message says so.
     """
     return tuple(_parts(word) for word in shlex.split(command))
 
@@ -68,5 +68,5 @@ def _parts(word: str) -> Word:
 
 
 def holes(words: tuple[Word, ...]) -> Iterator[Hole]:
-    """Give what is to be filled, in order."""
+    """Yield the placeholders, in order."""
     return (part for word in words for part in word if not isinstance(part, str))

@@ -1,4 +1,4 @@
-"""Whether a command can train, as far as its program and its script show without being run."""
+"""Checks whether a command can train, by its program and script, without running them."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")
 
 
 def script_of(command: str, folder: Path) -> Path:
-    """Return the file that a command runs: what its measured speed is kept by.
+    """Return the file that a command runs, which is the key of its measured speed.
 
     Raises:
         ExperimentError: there is none in the folder.
@@ -47,9 +47,9 @@ def _plain(word: Word) -> str:
 
 
 def check_command(command: str, folder: Path, *, reads: bool, here: bool) -> None:
-    """Pass if the command's program and script are there, and something reports.
+    """Check that the command's program and script exist, and that something reports.
 
-    `reads`: the experiment says where its numbers are read. `here`: it will run on this machine.
+    `reads`: the experiment says where its metrics are read. `here`: it will run on this machine.
 
     Raises:
         ExperimentError: it can't train; the message says why.
@@ -87,7 +87,7 @@ def _check_program(program: str, folder: Path, *, here: bool) -> None:
 
 
 def search_path() -> str:
-    """Return where programs are looked for: beside this Python first, so that `python` is it."""
+    """Return the search path for programs, with this Python's folder first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

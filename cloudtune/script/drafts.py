@@ -1,7 +1,7 @@
-"""A first experiment for a script, as `cloudtune init` writes it: read off its text, never run.
+"""A first experiment for a script, as `cloudtune init` writes it: read from its text, never run.
 
-What stands in it is either read (the function, its parameters, an option's default) or a guess by
-what such things are usually called; each line says which, with the line of the script.
+Each value is either read (the function, its parameters, an option's default) or a guess by common
+names; each line says which, with the line of the script.
 """
 
 import ast
@@ -18,7 +18,7 @@ from cloudtune.script.prints import Printed, printed_in
 
 _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
 
-# What stands where nothing could be guessed.
+# Stands for a value that couldn't be guessed.
 GAP: Final = "FILL IN"
 _MAX_DEFAULT: Final = 1e15
 _BATCHES: Final = ("batch_size", "batchsize", "bs", "train_batch_size")
@@ -37,7 +37,7 @@ _MAXIMIZED: Final = (
 _MINIMIZED: Final = (
     *("loss", "mse", "mae", "rmse", "mape", "err", "ppl", "perplexity", "wer", "cer", "fid"),
 )
-_HELD_OUT: Final = ("val", "dev", "test")  # the first are for choosing by
+_HELD_OUT: Final = ("val", "dev", "test")  # the first are for model selection
 _SAVES: Final = ("ckpt_dir", "checkpoint_dir", "save_dir", "output_dir", "out_dir", "outdir")
 _RESUMES: Final = ("resume", "resume_from", "checkpoint", "ckpt", "load")
 _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objective", "trainable")
@@ -45,7 +45,7 @@ _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objecti
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that the script doesn't say: `what` ("lr", "metric", "epochs" or "reports")."""
+    """Something that the script doesn't show: `what` ("lr", "metric", "epochs" or "reports")."""
 
     what: str
     question: str
@@ -53,12 +53,12 @@ class Gap:
 
 @dataclass
 class Draft:
-    """A first experiment for a script: what its text says, what was given besides, and the gaps.
+    """A first experiment for a script: what its text shows, what was given, and the gaps.
 
-    `search` has spaces as YAML by parameter; they take the place of guessed ones. `mode` is guessed
-    from the metric's name until it is given. `reads_reports` is false if the script calls no
-    `report`, so that its numbers must be read from a file or from what it prints. `notes` are
-    comments on its checkpoints.
+    `search` has spaces as YAML by parameter, which replace guessed ones. `mode` is guessed from the
+    metric's name until it is given. `reads_reports` is False if the script calls no `report`, so
+    that its metrics must be read from a file or from its output. `notes` are comments on its
+    checkpoints.
     """
 
     script: Path
@@ -80,7 +80,7 @@ class Draft:
         self._read_printed()
 
     def gaps(self, *, guesses: bool = True) -> list[Gap]:
-        """Return what is missing; without `guesses` also the last epoch, where it is a guess."""
+        """Return what is missing; without `guesses`, also the last epoch if it is a guess."""
         gaps = [
             Gap(value.name, f"a space for {value.name} (line {value.line})")
             for value in self.tuned
@@ -108,7 +108,7 @@ class Draft:
         self.printed = next(named, "")
 
     def body(self) -> list[str]:
-        """Return the lines that say what is tuned: train, metric, reports, search and epochs."""
+        """Return the lines about the tuning: train, metric, reports, search and epochs."""
         mode = self.mode or ("max" if _is_maximized(self.metric.lower()) else "min")
         lines = [
             f"train: {self.train}  # {self.train_why}",
@@ -165,10 +165,10 @@ _AFTER: Final = (
 
 
 def read_script(script: Path) -> Draft:
-    """Return what the text of a script says of an experiment with it.
+    """Return the draft of an experiment from a script's text.
 
     Raises:
-        UsageError: there is no such file, it is no Python, or nothing in it trains.
+        UsageError: there is no such file, it isn't Python, or nothing in it trains.
     """
     if not script.is_file():
         raise UsageError(f"{script}: no such file")
@@ -222,9 +222,9 @@ def read_script(script: Path) -> Draft:
 
 
 def _measures(tree: ast.Module) -> list[Printed]:
-    """Return what is printed under a metric's name, once an epoch as far as the text shows.
+    """Return the metrics that are printed once per epoch, as far as the text shows.
 
-    What another line prints too, under the same name or one that ends so, would be taken for it.
+    Names that another line also prints, or ends with, are left out: they would be ambiguous.
     """
     prints = list(printed_in(tree))
     measures = []
@@ -237,7 +237,7 @@ def _measures(tree: ast.Module) -> list[Printed]:
 
 
 def _notes(options: Sequence[Option]) -> Iterator[str]:
-    """Yield what to write where a program saves and loads checkpoints."""
+    """Yield what to write if a program saves and loads checkpoints."""
     saves = next((it for it in options if it.name in _SAVES and isinstance(it.default, str)), None)
     resumes = next((it for it in options if it.name in _RESUMES), None)
     if saves is None and resumes is None:
@@ -279,7 +279,7 @@ def _calls_of(function: str, tree: ast.AST) -> list[ast.Call]:
 
 
 def _keys(tree: ast.AST, config: str) -> Iterator[Option]:
-    """Yield what is read of a configuration, in the order of the file, each once.
+    """Yield the keys read from a configuration, in the order of the file, each once.
 
     As config["lr"], config.get("lr", 0.1) or {name: config[name] for name in ("lr", "momentum")}.
     """
@@ -312,7 +312,7 @@ def _keys(tree: ast.AST, config: str) -> Iterator[Option]:
 
 
 def _metric(tree: ast.Module) -> tuple[str, str]:
-    """Return the metric that a script reports, and where; of validation before others."""
+    """Return the metric that a script reports, and where; validation metrics first."""
     metrics = list(_metrics(tree))
     if not metrics:
         return "", f"{GAP}: the name of a number that it reports, and max if more is better"
@@ -321,7 +321,7 @@ def _metric(tree: ast.Module) -> tuple[str, str]:
 
 
 def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield what a script reports, logs or computes for a trainer, and where."""
+    """Yield the metrics that a script reports, logs or computes for a trainer, and where."""
     for call in _calls_of("report", tree):
         named = [word.value for word in call.keywords if word.arg == "metrics"]
         for argument in [*call.args[:1], *named]:
@@ -336,7 +336,7 @@ def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
-    """Yield the keys of a dict, also one that a variable has or a function of the file returns."""
+    """Yield the keys of a dict, including one in a variable or returned by a function."""
     values: list[ast.AST | None] = []
     if isinstance(node, ast.Dict):
         keys = (literal(key) for key in node.keys if key is not None)
@@ -381,7 +381,7 @@ def _space(value: Option) -> str:
 
 
 def _kind(value: Option) -> str | None:
-    """Return the space that is usual for a parameter of such a name; None where none is."""
+    """Return the usual space for a parameter of that name; None if there is none."""
     name = value.name.lower().rpartition("/")[2]
     default = value.default
     plain = isinstance(default, int | float) and not isinstance(default, bool)
@@ -412,7 +412,7 @@ def _near(number: float | None) -> str:
     return _choice(sorted({max(1, middle - 1), middle, middle + 1}))
 
 
-# What is usual, by name: of the first that fits, for a default (None where none is known).
+# The usual spaces by name: the first match counts, for a default (None if unknown).
 _USUAL: Final[tuple[_Usual, ...]] = (
     (lambda it: it in _RATES, lambda default: _around(default or 0.01)),
     (lambda it: it in _DECAYS, lambda default: _around(default or 1e-4)),
@@ -430,7 +430,7 @@ _USUAL: Final[tuple[_Usual, ...]] = (
 
 
 def scalar(value: object) -> str:
-    """Return a value as YAML has it."""
+    """Return a value as YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else f"{value!r}"

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from cloudtune.errors import ExperimentError, nearest
 
-# More names on an error don't help to find the right one.
+# The maximum number of names in an error: more don't help to find the right one.
 _MAX_NAMES = 20
-# More files take seconds to read, and the question isn't worth them.
+# The maximum number of files to search: more would take seconds.
 _MAX_FILES = 1000
 
 
 def check_function(path: Path, function: str) -> None:
-    """Pass if the top level of the file defines, assigns or imports the function.
+    """Check that the top level of the file defines, assigns or imports the function.
 
     Raises:
-        ExperimentError: it does not, or the file is missing or isn't Python.
+        ExperimentError: it doesn't, or the file is missing or isn't Python.
     """
     tree = parse_file(path)
     bound = _bound(tree)
@@ -31,7 +31,7 @@ def check_function(path: Path, function: str) -> None:
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Return what the top level defines, imports ("*" too) or assigns, also inside if and try."""
+    """Return the names that the top level defines, imports ("*" too) or assigns."""
     names: set[str] = set()
     waiting: list[ast.AST] = [*tree.body]
     while waiting:
@@ -81,7 +81,7 @@ def parse_file(path: Path) -> ast.Module:
 
 
 def mentions(folder: Path, text: bytes) -> bool:
-    """Whether any Python file in a folder has a text; true if there are too many to search."""
+    """Whether any Python file in a folder contains a text; True if there are too many."""
     for count, path in enumerate(folder.rglob("*.py")):
         if count >= _MAX_FILES or (path.is_file() and text in path.read_bytes()):
             return True

@@ -1,4 +1,4 @@
-"""The choices of a script's mutators, as the script itself has them when it is imported."""
+"""The choices of a script's mutators, read by importing the script."""
 
 import json
 import subprocess
@@ -8,14 +8,14 @@ from typing import Any
 
 from cloudtune.errors import ExperimentError
 
-# To import torch and a model takes seconds, from a cold network disk a minute.
+# Importing torch and a model takes seconds, from a cold network disk a minute.
 _MAX_SECONDS = 120.0
 
 
 def choices_of_model(path: Path, name: str) -> dict[str, Any]:
-    """Return the choices of each mutator of a `models.space`, as `search` has them.
+    """Return the choices of each mutator of a `models.space`, as in `search`.
 
-    A process of its own imports the script.
+    A separate process imports the script.
 
     Raises:
         ExperimentError: the script can't be imported in time, or has no such space.

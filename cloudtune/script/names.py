@@ -1,7 +1,7 @@
 """Names of Ray that a training function uses, though Ray doesn't run it.
 
-Looked at are the function, the top level, and what these call in the file. Other mistakes show when
-`run` tries the script, or in the first epoch.
+The check covers the function, the top level, and what these call in the file. Other mistakes show
+when `run` tries the script, or in the first epoch.
 """
 
 import ast
@@ -15,9 +15,9 @@ from typing import Final
 from cloudtune.errors import ExperimentError
 from cloudtune.script.functions import parse_file
 
-# At the end of a line: don't check it.
+# A line that ends with this isn't checked.
 _LEAVE: Final = b"# cloudtune: leave"
-# Mistakes named at once: later ones are often due to the first.
+# The maximum number of mistakes named at once: later ones often follow from the first.
 _MAX_LINES: Final = 8
 _OF_RAY: Final = re.compile(r"ray\.(train|tune|air)\.(torch\.|session\.)?")
 _IN_THE_FILE: Final = (
@@ -30,7 +30,7 @@ _SPACES: Final = (
     *("choice", "randn", "grid_search", "sample_from"),
 )
 _FOLDER: Final = "write files into a folder, and give Checkpoint.from_directory(folder)"
-# What to write in place of a name of Ray Train or Ray Tune.
+# What to write instead of a name of Ray Train or Ray Tune.
 _HINTS: Final = {
     "get_dataset_shard": "read the data in the script: prepare_data_loader() gives each worker its "
     "share of every batch",
@@ -41,10 +41,10 @@ _HINTS: Final = {
 
 
 def check_names(path: Path, function: str) -> None:
-    """Pass if a training function uses no name of Ray, and divides no batch twice.
+    """Check that a training function uses no name of Ray, and divides no batch twice.
 
     Raises:
-        ExperimentError: it does; each use with its file, its line and what to write.
+        ExperimentError: it does; the message has each use with file, line and what to write.
     """
     lines = path.read_bytes().splitlines()
     tree = parse_file(path)
@@ -85,10 +85,7 @@ def _hint_for(full: str) -> str:
 
 
 def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
-    """Yield the nodes of the top level and of a function, then those of what these use.
-
-    What they use are functions and classes of the file. Functions come one by one.
-    """
+    """Yield the nodes of the top level, of a function, and of the functions that they use."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     definitions = {node.name: node for node in tree.body if isinstance(node, kinds)}
     top = [node for node in tree.body if not isinstance(node, kinds) and not _is_guarded(node)]
@@ -150,7 +147,7 @@ def _chain(node: ast.expr) -> list[str]:
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:
-    """Return the full name of each import; those that a file imports in two ways are left out."""
+    """Return the full name of each import, without names that are imported in two ways."""
     sources: dict[str, set[str]] = defaultdict(set)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,20 +1,20 @@
-"""The command-line options of a script, as its calls of argparse, click or absl write them."""
+"""The command-line options of a script, from its calls of argparse, click or absl."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-# The value of an expression that only a run of the script could tell.
+# The value of an expression that is only known at run time.
 UNKNOWN: Final = object()
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a call says of an option: `names` such as ("-b", "--batch-size"), and the rest.
+    """An option as its call defines it: `names` such as ("-b", "--batch-size"), and the rest.
 
-    Or a key of a configuration, its one name. `default` is UNKNOWN if it isn't a literal;
-    `takes_value` is false for a flag, and with an `action`.
+    Or a key of a configuration, with a single name. `default` is UNKNOWN if it isn't a literal;
+    `takes_value` is False for a flag, and with an `action`.
     """
 
     names: tuple[str, ...]
@@ -25,12 +25,12 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Its long name, else the first."""
+        """The long name, or else the first."""
         return next((name for name in self.names if name.startswith("--")), self.names[0])
 
     @property
     def name(self) -> str:
-        """What a script calls its value: "batch_size"."""
+        """The name of its value in a script: "batch_size"."""
         is_key = not self.flag.startswith("-")
         return self.flag if is_key else self.flag.lstrip("-").replace("-", "_")
 
@@ -65,7 +65,7 @@ def options_in(tree: ast.Module) -> Iterator[Option]:
 
 
 def called(call: ast.Call) -> str:
-    """Return the last name of what is called: "report" for cloudtune.report(…)."""
+    """Return the last name of the called function: "report" for cloudtune.report(…)."""
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 

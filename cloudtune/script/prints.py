@@ -12,13 +12,13 @@ from cloudtune.script.options import called, literal
 _PRINTS: Final = frozenset({"print", "write", "info"})
 # A value's place in a text for `%`, or for logging.
 _PLACE: Final = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[a-zA-Z]")
-# What names the number after it: words, and what stands between them and the number.
+# A label of the number after it: words, and the separator between them and the number.
 _LABEL: Final = re.compile(r"([A-Za-z][\w@/ -]*?)(['\"]?\s*[:=]?)\s*$")
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A number of a line: its name, what finds it there, where, and within how many loops."""
+    """A number in a line: its name, the expression that finds it, its line and loop depth."""
 
     name: str
     pattern: str
@@ -27,9 +27,9 @@ class Printed:
 
 
 def printed_in(tree: ast.Module) -> Iterator[Printed]:
-    """Yield the numbers that a label names, as in "val loss: 0.5", in the order of the file.
+    """Yield the labelled numbers, as in "val loss: 0.5", in the order of the file.
 
-    What the file itself or its `main` prints outside of loops is left out: it is printed once.
+    Lines that the file or its `main` prints outside of loops are left out: they are printed once.
     """
     assigned = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
     values = {ast.unparse(target): it.value for it in assigned for target in it.targets}
@@ -77,7 +77,7 @@ def _appended(texts: list[str], pieces: list[str]) -> list[str]:
 
 
 def _pieces(argument: ast.expr, values: Mapping[str, ast.expr]) -> list[str]:
-    """Return the texts around the values of an expression; of a dict, as it is printed."""
+    """Return the texts around the values of an expression; for a dict, as printed."""
     match argument:
         case ast.Constant(value=str(text)):
             return [text]
@@ -111,18 +111,18 @@ def _items(value: ast.expr, values: Mapping[str, ast.expr]) -> list[str]:
 
 
 def _fields(text: str) -> Iterator[str | None]:
-    """Yield the texts of a format, and None for each value; just the text if it is no format."""
+    """Yield the texts of a format, and None for each value; just the text if it isn't a format."""
     try:
         for before, field, *_ in string.Formatter().parse(text):
             yield before
             if field is not None:
                 yield None
-    except ValueError:  # the script fails there as well
+    except ValueError:  # the script fails there too
         yield text
 
 
 def _joined(pieces: Iterable[str | None]) -> list[str]:
-    """Return the texts between values, which are None."""
+    """Return the texts between values; a value is None."""
     texts = [""]
     for piece in pieces:
         if piece is None:

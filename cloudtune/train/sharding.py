@@ -1,7 +1,8 @@
-"""Models whose parameters are shared out over a trial's workers, by torch's `fully_shard`.
+"""Models whose parameters are sharded over a trial's workers, by torch's `fully_shard`.
 
 A worker holds its part of each parameter. The states of such a model and of its optimizers are
-whole all the same, plain tensors on the CPU: a checkpoint opens at any width, sharded or not.
+still complete, plain tensors on the CPU, so a checkpoint can be loaded at any width, sharded or
+not.
 """
 
 import functools
@@ -27,15 +28,15 @@ from cloudtune.train.session import Session
 def shard(
     model: nn.Module, device: torch.device, session: Session, options: Mapping[str, Any]
 ) -> None:
-    """Share a model out in place, block by block: a device has one whole block at a time.
+    """Shard a model in place, block by block: a device has one whole block at a time.
 
     All workers get the parameters and buffers of rank 0. `options` are those of `fully_shard`.
 
     Raises:
-        UsageError: an optimizer has the parameters that this replaces, and would change no model.
+        UsageError: an optimizer has the parameters that this replaces, and would have no effect.
     """
     uses = _uses(model)
-    # By their types: other objects may compute something where they are asked for their class.
+    # By type: asking other objects for their class may run code.
     for item in (item for item in gc.get_objects() if issubclass(type(item), Optimizer)):
         if any(parameter in uses for group in item.param_groups for parameter in group["params"]):
             raise UsageError(
@@ -63,7 +64,7 @@ def shard(
 
 
 def _uses(model: nn.Module) -> Counter[nn.Parameter]:
-    """Count the places at which a model has each of its parameters."""
+    """Count the places where a model uses each of its parameters."""
     return Counter(parameter for _, parameter in model.named_parameters(remove_duplicate=False))
 
 
@@ -80,7 +81,7 @@ def _blocks(module: nn.Module, uses: Counter[nn.Parameter]) -> Iterator[nn.Modul
 
 
 def _meet(*_: object) -> None:
-    """Wait for the other workers, where they can be asked: a state is gathered from all."""
+    """Wait for the other workers, if there are any: a state is gathered from all."""
     session = current_session()
     if session.ranks is not None:
         session.ranks.wait_for_states(session.epoch + 1)
@@ -91,7 +92,7 @@ def _whole(value: Any) -> Any:
 
 
 def _part_of(value: Any, parameter: torch.Tensor) -> Any:
-    """Return this worker's part of what belongs to a parameter; a count of steps as it is."""
+    """Return this worker's part of a parameter's state; a step count unchanged."""
     if not isinstance(parameter, DTensor) or isinstance(value, DTensor):
         return value
     if getattr(value, "shape", None) != parameter.shape:
@@ -113,9 +114,9 @@ def _spread(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -
 
 @functools.cache
 def _make_optimizer_states_whole() -> None:
-    """Have every optimizer of this process save and load whole tensors.
+    """Make every optimizer of this process save and load whole tensors.
 
-    The script creates its own later, and torch has hooks of an optimizer's state for each alone.
+    The script creates its optimizers later, and torch only has state hooks per optimizer.
     """
     save, load = Optimizer.state_dict, Optimizer.load_state_dict
 
@@ -130,7 +131,7 @@ def _make_optimizer_states_whole() -> None:
         saved = [index for group in state_dict["param_groups"] for index in group["params"]]
         own = [parameter for group in self.param_groups for parameter in group["params"]]
         state = dict(state_dict["state"])
-        for index, parameter in zip(saved, own, strict=False):  # torch says where they differ
+        for index, parameter in zip(saved, own, strict=False):  # torch reports differences
             if index in state:
                 state[index] = {k: _part_of(v, parameter) for k, v in state[index].items()}
         load(self, {**state_dict, "state": state})

@@ -1,4 +1,4 @@
-"""A loader whose batches trials of one machine have in common."""
+"""A loader whose batches are shared by the trials of one machine."""
 
 import os
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from cloudtune.train.shared_input.serving import Loading
 
 
 def shared(loader: data.DataLoader[Any], session: Session, name: str = "") -> Any:
-    """Give a loader of the same batches as that of any other trial of the run.
+    """Return a loader with the same batches in every trial of the run.
 
-    On a machine where others read the same ones, each is loaded once. See `prepare_data_loader`.
+    Trials that read the same batches on one machine load each once. See `prepare_data_loader`.
     """
     iterable = isinstance(loader.dataset, data.IterableDataset)
     if iterable or not is_plain(loader.sampler) or not loader.batch_size:
@@ -36,7 +36,7 @@ def shared(loader: data.DataLoader[Any], session: Session, name: str = "") -> An
 
 
 class SharedLoader:
-    """The batches of `loader`, in the order that all trials have, from where they are loaded."""
+    """The batches of `loader`, in the common order of all trials, from where they are loaded."""
 
     def __init__(self, loader: data.DataLoader[Any], batches: Batches, name: str) -> None:
         self._loader = loader
@@ -83,7 +83,7 @@ class SharedLoader:
         yield from self._own(epoch, number)
 
     def _own(self, epoch: int, number: int) -> Iterator[Any]:
-        """Load the batches from `number` on here, by as many processes as the loader has."""
+        """Load the batches from `number` on here, with the loader's number of processes."""
         places = [(epoch, index) for index in range(number, len(self))]
         if not self._loader.num_workers:
             yield from map(self._batches.__getitem__, places)

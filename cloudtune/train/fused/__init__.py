@@ -1,1 +1,1 @@
-"""Models that differ in numbers alone, trained as one batched model in one process."""
+"""Models that differ only in numbers, trained as one batched model in one process."""

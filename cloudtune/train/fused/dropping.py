@@ -1,10 +1,10 @@
-"""Dropout whose rate is a number of each member."""
+"""Dropout with a rate for each member."""
 
 import torch
 
 
 class Dropout(torch.nn.Module):
-    """Dropout with its rate in a buffer, of which a group has one for each member."""
+    """Dropout with its rate in a buffer; a group has one for each member."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -22,9 +22,9 @@ class Dropout(torch.nn.Module):
 
 
 def dropout(p: float = 0.5) -> torch.nn.Module:
-    """Return a module that zeroes parts of its input at a rate that members may differ in.
+    """Return a dropout module whose rate may differ between members.
 
-    It does what `torch.nn.Dropout` does. The rate isn't in its state: it is the configuration's.
+    It works like `torch.nn.Dropout`. Its state doesn't have the rate: the configuration does.
 
     Raises:
         ValueError: the rate isn't from 0 to below 1.

@@ -1,8 +1,8 @@
 """A group of members: models of one shape that take each step together, as one batched model.
 
 Parameters, buffers and optimizer state of all members are stacked along a first axis, and
-`torch.func.vmap` runs the script's own functions over it. Members share each batch; everything else
-is each member's own. The idea, with operators fused by hand, is HFTA's (Wang et al., MLSys 2021).
+`torch.func.vmap` runs the script's own functions over it. Members share each batch and nothing
+else. The idea, with operators fused by hand, is HFTA's (Wang et al., MLSys 2021).
 """
 
 import copy
@@ -22,9 +22,9 @@ class Group:
     """Members of one shape on one device, in the order of their states.
 
     Args:
-        model: of the shape that all members have; it is copied, and its values aren't used.
+        model: has the shape of all members; it is copied, and its values aren't used.
         states: the state of each member.
-        optimizers: the optimizer of each member; all of one kind. Their numbers replace those in
+        optimizers: the optimizer of each member, all of one kind. Their numbers replace those in
             the states.
         device: where they train.
 
@@ -53,7 +53,7 @@ class Group:
         own = {id(tensor): name for name, tensor in self._model.named_buffers()}
         own |= {id(tensor): name for name, tensor in parameters.items()}
         persistent = self._model.state_dict(keep_vars=True)
-        # Of tied weights too.
+        # Including tied weights.
         self._keys = {key: own[id(tensor)] for key, tensor in persistent.items()}
         values = [
             {**state.settings, **{self._keys[key]: each for key, each in state.model.items()}}
@@ -74,7 +74,7 @@ class Group:
         self._steps = torch.tensor(steps, dtype=torch.float64, device=device)
 
     def _stack_slot(self, name: str, slot: str, slots: Sequence[dict[int, Any]]) -> torch.Tensor:
-        """Return a tensor of the optimizers' state for all members; zeros where one has none."""
+        """Return a tensor of the optimizers' state for all members; zeros if one has none."""
         number = self._parameters.index(name)
         stack = torch.zeros_like(self._values[name])
         for at, member in enumerate(slots):
@@ -84,7 +84,7 @@ class Group:
         return stack
 
     def states(self) -> list[MemberState]:
-        """Return the members' states now: ordinary state_dicts, equal to those alone."""
+        """Return the members' present states: ordinary state_dicts, as if trained alone."""
         return [self._state(at) for at in range(len(self._optimizers))]
 
     def _state(self, at: int) -> MemberState:
@@ -105,7 +105,7 @@ class Group:
         )
 
     def step(self, loss: Function, batch: Any) -> torch.Tensor:
-        """Take a step of all members on one batch; returns their losses, of shape (members,).
+        """Take a step of all members on one batch; return their losses, of shape (members,).
 
         `loss` takes a model, which it may call, and the batch.
         """
@@ -123,14 +123,14 @@ class Group:
         return losses.detach()
 
     def measure(self, metrics: Function, batch: Any) -> dict[str, torch.Tensor]:
-        """Return what `metrics` gives of a model and a batch, each of shape (members,)."""
+        """Return the results of `metrics` for a model and a batch, each of shape (members,)."""
         self._model.eval()
         with torch.no_grad():
             values: dict[str, torch.Tensor] = self._each(metrics, batch)
             return values
 
     def _each(self, function: Function, batch: Any) -> Any:
-        """Return what a function gives for each member; chance is each member's own."""
+        """Return a function's result for each member, with separate random numbers."""
 
         def of_one(values: dict[str, torch.Tensor]) -> Any:
             def net(*arguments: Any, **named: Any) -> Any:
@@ -143,7 +143,7 @@ class Group:
             if isinstance(value, dict):
                 return {name: part.unsqueeze(0) for name, part in value.items()}
             return value.unsqueeze(0)
-        # No other attention can be batched: the CPU's has no rule for it, and that of a GPU refuses
+        # No other attention can be batched: the CPU's has no batching rule, and the GPU's refuses
         # its own gradient ("LSE is not correctly aligned").
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.vmap(of_one, randomness="different")(self._values)

@@ -1,8 +1,7 @@
-"""Optimizers as numbers: torch's own for a trial alone, and the same steps for many at once.
+"""Optimizers as numbers: torch's own for a single trial, and the same steps for many at once.
 
 The steps are those of torch.optim (SGD; Adam: Kingma and Ba, ICLR 2015; AdamW: Loshchilov and
-Hutter, ICLR 2019), in its order of operations. What is a number there is a number of each member
-here: a tensor of shape (members,).
+Hutter, ICLR 2019), in its order of operations. A number there is a tensor of shape (members,) here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ class _Numbers:
         return type(self).__name__
 
     def options(self) -> dict[str, Any]:
-        """Return these numbers as torch's optimizer has them in its parameter groups."""
+        """Return these numbers as in the parameter groups of torch's optimizer."""
         return asdict(self)
 
     def alone(self, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
@@ -59,7 +58,7 @@ class SGD(_Numbers):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What members may differ in."""
+        """The numbers in which members may differ."""
         return {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
 
     def keeps(self, slot: str) -> bool:
@@ -111,7 +110,7 @@ class Adam(_Numbers):
     ) -> None:
         """Change a parameter of all members, of shape (members, …), in place.
 
-        `steps` is how many each has taken, this one included.
+        `steps` is how many each has taken, including this one.
         """
         beta1 = numbers["beta1"]
         beta2 = numbers["beta2"]
@@ -145,7 +144,7 @@ Optimizer = SGD | Adam
 
 
 def _broadcast(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return numbers of shape (members,) so that they stand before a parameter's own axes.
+    """Return numbers of shape (members,) with axes that broadcast over a parameter's own.
 
     They are computed in 64 bits, as torch computes with Python's numbers, and rounded last.
     """

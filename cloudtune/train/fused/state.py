@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_map_only
 
 @dataclass(frozen=True)
 class MemberState:
-    """What one member is made of: all that it needs to train anywhere else.
+    """The state of one member: all that it needs to continue elsewhere.
 
     `model` is the state_dict of an ordinary model, `optimizer` that of torch's own optimizer, empty
-    before the first step. `settings` are buffers that no state_dict has (the rate of a dropout).
+    before the first step. `settings` are buffers outside the state_dict (the rate of a dropout).
     """
 
     model: Mapping[str, torch.Tensor]
@@ -24,7 +24,7 @@ class MemberState:
     def of(
         cls, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> "MemberState":
-        """Return the state of a model that trains alone, as it is now."""
+        """Return the present state of a model that trains alone."""
         persistent = model.state_dict()
         settings = {
             name: buffer for name, buffer in model.named_buffers() if name not in persistent
@@ -36,7 +36,7 @@ class MemberState:
         )
 
     def load_into(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        """Make a model and its optimizer this member, to train on alone; numbers included."""
+        """Load this member into a model and its optimizer, including its numbers."""
         model.load_state_dict(dict(self.model))
         if optimizer is not None and self.optimizer:
             optimizer.load_state_dict(_copy(self.optimizer))

@@ -1,1 +1,1 @@
-"""Networks that mutators make of a base, and weights that one takes over from another."""
+"""Networks that mutators make from a base, and weights that one network inherits from another."""

@@ -35,5 +35,5 @@ def main(path: Path, name: str) -> str:
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # the folder is the user's
     output = sys.stdout
-    sys.stdout = sys.stderr  # what the script prints is not the answer
+    sys.stdout = sys.stderr  # the script's output isn't the answer
     output.write(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Weights that a network takes over from another, by name and shape, layer by layer."""
+"""Weights that a network inherits from another, by name and shape, layer by layer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inherited:
-    """What became of each tensor, by its name.
-
-    `taken` as they were, `new` as they were initialised, `left` in the other network's state, which
-    has no use for them here.
-    """
+    """Tensors by name: `taken` from the other network, `new` as initialised, or `left` unused."""
 
     taken: tuple[str, ...]
     new: tuple[str, ...]
@@ -29,7 +25,7 @@ class Inherited:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the same network, so that the optimizer's state fits as well."""
+        """Whether it is the same network, so that the optimizer's state fits too."""
         return not (self.new or self.left)
 
     def __str__(self) -> str:
@@ -39,9 +35,9 @@ class Inherited:
 
 
 def inherit(model: torch.nn.Module, state_dict: Mapping[str, Any]) -> Inherited:
-    """Have a model begin from another's weights where names and shapes agree; tell what was taken.
+    """Load another model's weights where names and shapes agree; return what was taken.
 
-    What has another shape, or no counterpart, stays as it was initialised.
+    Tensors with another shape, or without a counterpart, keep their initialisation.
 
     Raises:
         UsageError: nothing fits at all.
@@ -77,7 +73,7 @@ def _some(names: Mapping[str, Any]) -> str:
 
 
 def _partners(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-    """Yield the names in both; what was wrapped with something inserted is found by its old one."""
+    """Yield matching names; a module wrapped by an insertion matches by its old name."""
     bare: dict[str, list[str]] = {}
     for name in theirs:
         bare.setdefault(_plain_name(name), []).append(name)

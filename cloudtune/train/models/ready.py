@@ -1,8 +1,8 @@
-"""Ready changes of a network, by the names of its submodules, for mutators to be made of.
+"""Ready-made changes of a network, by the names of its submodules, to build mutators from.
 
-They change the network in place and return it. What stays keeps its name, so that its weights can
-be inherited. Where the submodule stands in a plain `nn.Sequential` what is new is a neighbour of
-it, `block_then` or `block_2`; anywhere else the two are wrapped, as `kept` and `then`.
+They change the network in place and return it. Unchanged parts keep their names, so that their
+weights can be inherited. In a plain `nn.Sequential` a new module becomes a neighbour, `block_then`
+or `block_2`; anywhere else the two are wrapped, as `kept` and `then`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     import torch
 
-# What was there before, within the wrapper of what was inserted.
+# The name of the original module within the wrapper of an insertion.
 KEPT: Final = "kept"
 
 
 def replace(
     network: torch.nn.Module, name: str, block: torch.nn.Module | Callable[[Any], torch.nn.Module]
 ) -> torch.nn.Module:
-    """Put a block in the place of a submodule; a function is given the one that was there.
+    """Replace a submodule by a block; a function gets the old submodule as its argument.
 
     Raises:
         UsageError: no such submodule.
@@ -38,7 +38,7 @@ def replace(
 
 
 def insert_after(network: torch.nn.Module, name: str, block: torch.nn.Module) -> torch.nn.Module:
-    """Put a block behind a submodule: it is given what that gives, a single tensor.
+    """Insert a block after a submodule; its input is the submodule's output, a single tensor.
 
     Raises:
         UsageError: no such submodule.
@@ -49,13 +49,13 @@ def insert_after(network: torch.nn.Module, name: str, block: torch.nn.Module) ->
 
 
 def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
-    """Have a submodule `times` times, one behind the other, each with weights of its own.
+    """Repeat a submodule `times` times in a row, each with its own weights.
 
-    It gives what it takes, in shape. The others are copies, which `reset_parameters` of all that
-    has it initialises again; parameters of other modules begin as copies.
+    Its output must have the shape of its input. The others are copies, initialised again by
+    `reset_parameters` where modules have it; other parameters begin as copies.
 
     Raises:
-        UsageError: no such submodule, less than once, or a layer whose width changes within.
+        UsageError: no such submodule, less than once, or a layer that changes the width.
     """
     block = submodule(network, name)
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
@@ -73,7 +73,7 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
 
 
 def submodule(network: torch.nn.Module, name: str) -> torch.nn.Module:
-    """Give a submodule.
+    """Return a submodule.
 
     Raises:
         UsageError: there is none of that name.
@@ -95,7 +95,7 @@ def _put(network: torch.nn.Module, name: str, block: torch.nn.Module) -> None:
 
 
 def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Module]) -> None:
-    """Put blocks behind a submodule, in their order."""
+    """Insert blocks after a submodule, in order."""
     from torch import nn  # noqa: PLC0415
 
     if not blocks:
@@ -122,7 +122,7 @@ def _follow(network: torch.nn.Module, name: str, blocks: dict[str, torch.nn.Modu
 
 
 def _free(taken: list[str], name: str) -> str:
-    """Give a name that no child has."""
+    """Return a name that no child has."""
     return _free(taken, f"{name}_") if name in taken else name
 
 

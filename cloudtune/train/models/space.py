@@ -1,12 +1,12 @@
-"""A search space over networks: a base, and typed functions that each change it by choices.
+"""A search space over networks: a base, and typed functions that change it by choices.
 
 A mutator is a plain function of the script. Its first parameter is the network, the others are its
 choices, and their types say what they may be: `Literal[8, 16]`, `bool`, or a range such as
 `Annotated[float, models.uniform(0, 0.5)]`. It returns the network, the same one or another.
 `cloudtune plan` imports the script to read them.
 
-After Retiarii's mutators (Zhang et al., OSDI 2020, section 3.1): there they change a graph that is
-taken from the model, here they change the model itself.
+After Retiarii's mutators (Zhang et al., OSDI 2020, section 3.1), which change a graph extracted
+from the model; here they change the model itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The choice of `one_of` that changes nothing.
 NONE: Final = "none"
-# Names that mean something else in a search space.
+# Names with another meaning in a search space.
 _KEPT: Final = frozenset(
     {"choice", "grid", "loguniform", "mutators", "name", "quniform", "randint", "uniform"}
 )
@@ -37,52 +37,52 @@ _KEPT: Final = frozenset(
 
 @dataclass(frozen=True)
 class Range:
-    """What a choice may be, as a search space says it: `{uniform: [0, 0.5]}`."""
+    """The range of a choice, as in a search space: `{uniform: [0, 0.5]}`."""
 
     kind: str
     arguments: tuple[Any, ...]
 
     @property
     def search(self) -> dict[str, Any]:
-        """The same, as `search` of an experiment has it."""
+        """Return the range as in the `search` section of an experiment."""
         return {self.kind: list(self.arguments)}
 
 
 def uniform(low: float, high: float, /) -> Range:
-    """Give a number between the two, as in `Annotated[float, models.uniform(0, 0.5)]`."""
+    """Return the range of numbers between the two: `Annotated[float, models.uniform(0, 0.5)]`."""
     return Range("uniform", (low, high))
 
 
 def loguniform(low: float, high: float, /) -> Range:
-    """Give a number between the two, each order of magnitude equally likely."""
+    """Return the range of numbers between the two, uniform on a log scale."""
     return Range("loguniform", (low, high))
 
 
 def quniform(low: float, high: float, step: float, /) -> Range:
-    """Give a multiple of the step, between the two."""
+    """Return the multiples of the step between the two."""
     return Range("quniform", (low, high, step))
 
 
 def randint(low: int, high: int, /) -> Range:
-    """Give a whole number, from low up to but without high."""
+    """Return the whole numbers from low up to, but without, high."""
     return Range("randint", (low, high))
 
 
 def choice(*values: str | float | bool) -> Range:
-    """Give one of the values: what `Literal` is for, but that it takes no fractions."""
+    """Return a choice of the values: like `Literal`, which doesn't take fractions."""
     return Range("choice", values)
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One mutator of several, or none: what `one_of` gives."""
+    """One of several mutators, or none; see `one_of`."""
 
     name: str
     options: tuple[Mutator | None, ...]
 
     @property
     def search(self) -> dict[str, Any]:
-        """A branch for each that has choices of its own, and a name for each that has none."""
+        """Return a branch for each mutator with its own choices, and a name for each without."""
         branches: list[object] = []
         for option in self.options:
             name = NONE if option is None else name_of(option)
@@ -91,7 +91,7 @@ class OneOf:
         return {"choice": branches}
 
     def apply(self, network: torch.nn.Module, taken: object) -> torch.nn.Module:
-        """Give the network as the option that was taken makes it."""
+        """Return the network changed by the chosen option."""
         choices = dict(taken) if isinstance(taken, dict) else {"name": taken}
         name = choices.pop("name", None)
         if name == NONE and None in self.options:
@@ -107,14 +107,14 @@ class OneOf:
 
 @dataclass(frozen=True)
 class ModelSpace:
-    """A base and its mutators: what `space` gives."""
+    """A base and its mutators; see `space`."""
 
     base: Callable[[], torch.nn.Module]
     mutators: tuple[Mutator | OneOf, ...]
 
     @property
     def search(self) -> dict[str, Any]:
-        """What `search` of an experiment says for it; `{mutators: train.py:MODEL}` for short."""
+        """Return its `search` section in an experiment; `{mutators: train.py:MODEL}` for short."""
         search = {
             name_of(it): it.search if isinstance(it, OneOf) else choices_of(it)
             for it in self.mutators
@@ -122,13 +122,13 @@ class ModelSpace:
         return {"mutators": search}
 
     def build(self, choices: Mapping[str, object]) -> torch.nn.Module:
-        """Give the network of these choices: of a configuration, or of the record of one.
+        """Return the network for the choices of a configuration.
 
-        The mutators are applied in their order. One that the choices don't name is left out. The
-        weights are drawn again: torch's random numbers decide them, and a checkpoint has others.
+        The mutators are applied in order, without those that the choices don't name. The weights
+        are initialised by torch's random numbers; load a checkpoint for trained ones.
 
         Raises:
-            UsageError: a choice that no mutator has, or a mutator that gives no network.
+            UsageError: no mutator has such a choice, or a mutator returns no network.
         """
         rest = nested(choices)
         network = self.base()
@@ -152,14 +152,14 @@ class ModelSpace:
 
 
 def space(base: Callable[[], torch.nn.Module], /, *mutators: Mutator | OneOf) -> ModelSpace:
-    """Give the space of the networks that mutators make of a base.
+    """Return the space of the networks that mutators make from a base.
 
-    `base` takes nothing and gives a network. Assign the space at the top level of the script, so
-    that the experiment can name it: `model: {mutators: train.py:MODEL}`.
+    `base` takes no argument and returns a network. Assign the space at the top level of the script,
+    so that the experiment can name it: `model: {mutators: train.py:MODEL}`.
 
     Raises:
-        UsageError: no mutator, one without choices, two of one name, or a choice without a type
-            that says what it may be.
+        UsageError: no mutator, one without choices, two with one name, or a choice whose type
+            doesn't say what it may be.
     """
     if not mutators:
         raise UsageError("space() has no mutators; give it functions that change the network")
@@ -178,13 +178,13 @@ def space(base: Callable[[], torch.nn.Module], /, *mutators: Mutator | OneOf) ->
 
 
 def one_of(name: str, /, *options: Mutator | None) -> OneOf:
-    """Give a choice among mutators; None leaves the network as it is.
+    """Return a choice among mutators; None leaves the network unchanged.
 
-    In a configuration it is the name of the function, or "none"; that of one which has choices of
-    its own is beside them, as a branch: `head/name`, `head/p`.
+    In a configuration it is the name of the function, or "none"; with choices of its own, it is a
+    branch: `head/name`, `head/p`.
 
     Raises:
-        UsageError: no options, or two of one name.
+        UsageError: no options, or two with one name.
     """
     if not options:
         raise UsageError(f"one_of({name!r}) has nothing to choose from; give it functions, or None")
@@ -198,7 +198,7 @@ def one_of(name: str, /, *options: Mutator | None) -> OneOf:
 
 
 def name_of(mutator: Mutator | OneOf | Callable[..., object]) -> str:
-    """Give the name that a mutator has in a configuration: that of the function."""
+    """Return the name of a mutator in a configuration: that of the function."""
     if isinstance(mutator, OneOf):
         return mutator.name
     name: str = getattr(mutator, "__name__", "")
@@ -208,10 +208,10 @@ def name_of(mutator: Mutator | OneOf | Callable[..., object]) -> str:
 
 
 def choices_of(mutator: Mutator) -> dict[str, Any]:
-    """Give what each choice of a mutator may be, as `search` has it.
+    """Return what each choice of a mutator may be, as in `search`.
 
     Raises:
-        UsageError: a choice without a type that says so.
+        UsageError: the type of a choice doesn't say that.
     """
     parameters = [*inspect.signature(mutator).parameters.values()][1:]
     names = getattr(mutator, "__globals__", {})

@@ -1,4 +1,4 @@
-"""Code and data known by their value: what they do and hold, whatever process has them."""
+"""Code and data identified by value, the same in every process."""
 
 import dis
 import hashlib
@@ -11,17 +11,17 @@ from typing import Any, Final
 
 
 class Fingerprint:
-    """Tells functions apart by what they do: their code, and what they use, by value.
+    """Identifies functions by what they do: their code and what they use, by value.
 
-    A pickle tells too much: cloudpickle gives each class a number of its own, and code has the name
-    of a file that another session of a notebook calls otherwise.
+    A pickle contains too much: cloudpickle numbers classes, and code has a file name that differs
+    between sessions of a notebook.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
 
     def of(self, thing: object) -> str:
-        """Return the SHA-256 of what is known of a thing."""
+        """Return the SHA-256 of a thing's parts."""
         text = f"{sys.version_info[:2]} {self._of(thing)}"
         return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
@@ -67,7 +67,7 @@ _OF_EVERY_CLASS: Final = frozenset(
 
 
 def is_found_by_name(thing: Any) -> bool:
-    """Whether a function or a class is imported on the worker, where it is the same."""
+    """Whether a worker imports a function or class by name, so that it is the same there."""
     value: object = sys.modules.get(thing.__module__)
     if thing.__module__ == "__main__":
         return False
@@ -77,7 +77,7 @@ def is_found_by_name(thing: Any) -> bool:
 
 
 def uses(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Give what a function uses of where it was defined, by name; functions within it as well."""
+    """Yield what a function, or a function within it, uses from its surroundings, by name."""
     used = inspect.getclosurevars(function).nonlocals
     for code in _codes(function.__code__):
         for step in dis.get_instructions(code):
@@ -94,7 +94,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def pickle_by_value(thing: object) -> bytes | None:
-    """Return a thing by its value; None where that can't be had."""
+    """Return the pickle of a thing by value; None if it can't be pickled."""
     import cloudpickle  # noqa: PLC0415  most experiments name a file
 
     file = io.BytesIO()

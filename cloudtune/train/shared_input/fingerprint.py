@@ -1,4 +1,4 @@
-"""By what trials know that they read the same batches."""
+"""The fingerprint by which trials recognise that they read the same batches."""
 
 import hashlib
 import io
@@ -13,15 +13,15 @@ _OPEN = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRand
 
 
 class UnknownDataError(UsageError):
-    """What two loaders give can't be compared; the text says why."""
+    """The batches of two loaders can't be compared; the message says why."""
 
 
 def fingerprint(batches: Batches, name: str) -> str:
-    """Return what is the same for loaders of equal batches, and for no others.
+    """Return a fingerprint that loaders share if and only if their batches are equal.
 
-    Dataset and collate function are compared by what they hold: the numbers of their arrays, the
-    code of functions that no module has, the names of those that one has. With a `name` they aren't
-    looked at: the name says what they are.
+    Dataset and collate function are compared by value: the numbers of their arrays, the code of
+    functions outside modules, the names of functions in modules. With a `name`, only the name
+    counts.
 
     Raises:
         UnknownDataError: they can't be pickled.
@@ -35,7 +35,7 @@ def fingerprint(batches: Batches, name: str) -> str:
 
 
 class _Digest(io.RawIOBase):
-    """A file that keeps of what is written to it a digest alone."""
+    """A file that only keeps a digest of what is written to it."""
 
     def __init__(self, digest: Any) -> None:
         self._digest = digest
@@ -53,7 +53,7 @@ def _add(digest: Any, thing: Any) -> None:
     import torch  # noqa: PLC0415
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Writes an array as the digest of its numbers: it may be as large as memory."""
+        """Writes an array as the digest of its numbers: it may be as large as the memory."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
@@ -64,7 +64,7 @@ def _add(digest: Any, thing: Any) -> None:
             if isinstance(value, _OPEN):
                 raise TypeError("an open file")  # cloudpickle would read all of it
             if isinstance(value, types.FunctionType | type) and not is_found_by_name(value):
-                return str, (Fingerprint().of(value),)  # cloudpickle numbers classes by chance
+                return str, (Fingerprint().of(value),)  # cloudpickle numbers classes arbitrarily
             return super().reducer_override(value)
 
     try:

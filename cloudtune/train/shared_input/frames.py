@@ -1,8 +1,8 @@
-"""A batch as one piece of memory that processes pass on, and the kernel frees with the last.
+"""A batch as one piece of memory that processes pass on, freed by the kernel with the last of them.
 
-It is an anonymous file (memfd_create): nothing has a name, so nothing can be left behind. Who gets
-one copies it, which takes far less than loading: what a script writes into its batch no other sees,
-and what it keeps of it holds no other up.
+It is an anonymous file (memfd_create): it has no name, so nothing can be left behind. Each receiver
+copies it, which takes far less time than loading. So a script's changes to its batch don't affect
+others, and a batch that it keeps doesn't block them.
 """
 
 import io
@@ -15,28 +15,28 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-# Bytes: as torch aligns its own memory.
+# In bytes, as torch aligns its own memory.
 _ALIGNED: Final = 64
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A batch in memory: the file, its size, and where the pickle of what holds the arrays ends."""
+    """A batch in memory: the file, its size, and the end of the pickle before the arrays."""
 
     file: int
     size: int
     head: int
 
     def close(self) -> None:
-        """Let go of it; processes that have mapped it keep it."""
+        """Close the file; processes that have mapped it keep it."""
         os.close(self.file)
 
 
 def frame_of(batch: Any) -> Frame:
-    """Write a batch into memory of its own.
+    """Write a batch into a new frame.
 
     Raises:
-        Exception: what pickling it raised.
+        Exception: any error of pickling it.
     """
     head = io.BytesIO()
     pickler = _Pickler(head)
@@ -56,7 +56,7 @@ def frame_of(batch: Any) -> Frame:
 
 
 def batch_of(frame: Frame) -> Any:
-    """Read the batch of a frame into memory of this process; the frame is closed."""
+    """Copy the batch of a frame into memory of this process, and close the frame."""
     memory = bytearray(frame.size)
     view = memoryview(memory)
     at = 0
@@ -69,7 +69,7 @@ def batch_of(frame: Frame) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a batch without its arrays, which it keeps."""
+    """Pickles a batch without its arrays, which it collects."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
@@ -86,7 +86,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Puts the arrays in again, where they lie behind the pickle."""
+    """Restores the arrays, which follow the pickle."""
 
     def __init__(self, memory: bytearray, head: int) -> None:
         super().__init__(io.BytesIO(memory[:head]))

@@ -1,4 +1,4 @@
-"""What readers, the process that serves them and its loaders say to each other, by the packet."""
+"""The packets between readers, the process that serves them, and its loaders."""
 
 import os
 import socket
@@ -9,24 +9,24 @@ from typing import NamedTuple
 from cloudtune.train.shared_input.frames import Frame
 
 _FIELDS = struct.Struct("!Bqqqq")
-# Bytes of a packet: below what a Unix socket's default buffer takes.
+# The maximum size of a packet in bytes: fits the default buffer of a Unix socket.
 _MOST = 64 * 1024
 
 
 class Kind(IntEnum):
-    """What a message is: the first two are a reader's, the others an answer."""
+    """The kind of a message: the first two come from readers, the others are answers."""
 
     ASK = 1
     REST = 2
-    """It reads no more of this epoch."""
+    """The reader wants no more of this epoch."""
     BATCH = 3
     ELSEWHERE = 4
-    """It isn't to be had here."""
+    """The batch isn't available here."""
     FAILED = 5
 
 
 class InputMessage(NamedTuple):
-    """One packet: of which batch it is, a frame if it has one, what went wrong if anything did."""
+    """One packet: the batch that it is about, with a frame or an error if there is one."""
 
     kind: Kind
     epoch: int = 0
@@ -36,7 +36,7 @@ class InputMessage(NamedTuple):
 
 
 def send(to: socket.socket, message: InputMessage) -> None:
-    """Send a message; its frame stays this process's too.
+    """Send a message; this process keeps its frame too.
 
     Raises:
         OSError: the other end is gone, or doesn't read.

@@ -1,4 +1,4 @@
-"""Which samples make up each batch, and what chance has a hand in it: the same for every trial."""
+"""The samples of each batch and their random numbers, the same for every trial."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(eq=False)
 class BatchOrder:
-    """The order of the samples in an epoch, as a sampler: from the seed and the epoch alone."""
+    """The order of the samples in an epoch, as a sampler, determined by seed and epoch."""
 
     data: Sized
     seed: int
@@ -28,7 +28,7 @@ class BatchOrder:
         return iter(self.of(self.epoch))
 
     def of(self, epoch: int) -> list[int]:
-        """Return the samples' numbers in the order of that epoch."""
+        """Return the indices of the samples in the order of that epoch."""
         if not self.shuffles:
             return list(range(len(self.data)))
         import torch  # noqa: PLC0415
@@ -40,10 +40,10 @@ class BatchOrder:
 
 @dataclass(eq=False)
 class Batches:
-    """All batches of a loader, by (epoch, number): each is the same whoever loads it, and where.
+    """All batches of a loader, by (epoch, number), the same in every process.
 
-    The random numbers that a sample's augmentation draws (Python's, torch's, NumPy's global ones)
-    are seeded by the batch's place, and put back as they were.
+    The global random numbers of Python, torch and NumPy, which augmentations use, are seeded by the
+    batch's place, and restored afterwards.
     """
 
     data: Any
@@ -72,14 +72,14 @@ class Batches:
 
 
 def seed_of(*parts: object) -> int:
-    """Return a seed of 63 bits by what it is for."""
+    """Return a seed of 63 bits derived from the parts."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 @contextlib.contextmanager
 def _chance(seed: int) -> Iterator[None]:
-    """Have the global random numbers begin at a seed, and go on afterwards as if they hadn't."""
+    """Seed the global random numbers within the context, and restore them afterwards."""
     import torch  # noqa: PLC0415
 
     numpy = sys.modules.get("numpy")

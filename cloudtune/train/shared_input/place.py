@@ -1,4 +1,4 @@
-"""Where processes of one machine find their server: a socket, and a lock for its process."""
+"""How processes of one machine find their server: a socket, and a lock for its process."""
 
 import contextlib
 import fcntl
@@ -10,31 +10,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# In the environment of a worker: the folder where those of its machine meet.
+# In the environment of a worker: the folder where the workers of its machine meet.
 INPUT_VARIABLE: Final = "CLOUDTUNE_INPUT"
 _CREDENTIALS = struct.Struct("3i")
 
 
 class Meeting:
-    """The places, by number, where those of one key meet.
+    """The numbered places where processes with one key meet.
 
-    A lock is a process's own, and goes with it; a socket that no process listens at counts as none.
+    A lock belongs to a process and ends with it; a socket without a listener doesn't count.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        for path in (folder.parent, folder):  # parents that mkdir makes are open to others
+        for path in (folder.parent, folder):  # mkdir would create parents open to others
             path.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._key = key
 
     def places(self) -> list[int]:
-        """Return the places where a process may listen."""
+        """Return the numbers of places where a process may be listening."""
         pattern = re.compile(rf"{re.escape(self._key)}\.(\d+)")
         matches = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in matches if match)
 
     def connect(self, number: int) -> socket.socket | None:
-        """Return a connection to the process that listens there; None if none of this user does."""
+        """Return a connection to the process listening there; None if none of this user does."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with short_name(self._folder, f"{self._key}.{number}") as name:
@@ -57,11 +57,11 @@ class Meeting:
         return lock is not None
 
     def listen(self, number: int) -> tuple[socket.socket, int] | None:
-        """Return a socket that listens, and the lock; None where another process has the lock."""
+        """Return a listening socket, and the lock; None if another process has the lock."""
         lock = self._try_lock(number)
         if lock is None:
             return None
-        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # of a dead process
+        (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)  # left by a dead process
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with short_name(self._folder, f"{self._key}.{number}") as name:
             listener.bind(name)
@@ -69,12 +69,12 @@ class Meeting:
         return listener, lock
 
     def leave(self, number: int) -> None:
-        """Let no other process connect."""
+        """Let no more processes connect."""
         (self._folder / f"{self._key}.{number}").unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[bool]:
-        """Give whether this process alone begins to listen somewhere now."""
+        """Yield whether this process is the only one that is about to listen somewhere."""
         lock = self._try_lock("begins")
         try:
             yield lock is not None
@@ -94,7 +94,7 @@ class Meeting:
 
 @contextlib.contextmanager
 def short_name(folder: Path, name: str) -> Iterator[str]:
-    """Give a socket a name of at most 108 bytes, as it must have, however deep its folder lies."""
+    """Yield a name for a socket within the limit of 108 bytes, however deep its folder is."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{number}/{name}"
@@ -103,7 +103,7 @@ def short_name(folder: Path, name: str) -> Iterator[str]:
 
 
 def end(connection: socket.socket) -> None:
-    """Close a connection, also for a fork of this process."""
+    """Close a connection, also in forks of this process."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

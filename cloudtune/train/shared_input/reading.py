@@ -1,4 +1,4 @@
-"""A trial's side: it reads its batches from its machine's loading process, or loads them itself."""
+"""A trial's side: it reads batches from its machine's loading process, or loads them itself."""
 
 import contextlib
 import itertools
@@ -15,12 +15,12 @@ from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, s
 from cloudtune.train.shared_input.place import Meeting, end
 
 _AGAIN_SECONDS: Final = 0.01
-# Loading processes lost in an epoch, after which a trial loads for itself.
+# After this many lost loading processes in an epoch, a trial loads for itself.
 _MOST_LOST: Final = 3
 
 
 class SharingError(Exception):
-    """The batches can't be had from a loading process; the text says why."""
+    """A loading process can't provide the batches; the message says why."""
 
 
 class Reader:
@@ -28,7 +28,7 @@ class Reader:
 
     Args:
         meeting: where readers of the same batches meet.
-        loading: what to load where no process does so yet.
+        loading: what to load if no process does so yet.
     """
 
     def __init__(self, meeting: Meeting, loading: serving.Loading) -> None:
@@ -36,14 +36,14 @@ class Reader:
         self._loading = loading
         self._connection: socket.socket | None = None
         self._place = 0
-        self._begun: dict[int, int] = {}  # the places where this process has one, and its id
+        self._begun: dict[int, int] = {}  # place -> id of this process's fork there
         self._lost = 0
 
     def read(self, epoch: int) -> Iterator[Any]:
-        """Give the batches of an epoch.
+        """Yield the batches of an epoch.
 
         Raises:
-            SharingError: they can't be had here any more; as many as were given have been had.
+            SharingError: no more are available here; those yielded so far count.
         """
         self._lost = 0
         length = len(self._loading.batches)
@@ -51,7 +51,7 @@ class Reader:
             for number in range(length):
                 frame = self._frame(epoch, number)
                 if number + 1 < length:
-                    self._say(Kind.ASK, epoch, number + 1)  # it comes while this one is trained on
+                    self._say(Kind.ASK, epoch, number + 1)  # it arrives while this one trains
                 yield batch_of(frame)
         finally:
             self._say(Kind.REST, epoch, length)
@@ -62,7 +62,7 @@ class Reader:
             self._connection = None
 
     def _frame(self, epoch: int, number: int) -> Frame:
-        """Return a batch: from where the last came if it is there, else from another process."""
+        """Return a batch from the process of the last one, or else from another."""
         if number and self._connection is not None:
             frame = self._answer(self._connection, epoch, number)
             if frame is not None:
@@ -76,10 +76,10 @@ class Reader:
                 if frame is not None:
                     return frame
             if not self._begin(tried):
-                time.sleep(_AGAIN_SECONDS)  # another process is just beginning to load
+                time.sleep(_AGAIN_SECONDS)  # another process is about to load
 
     def _ask(self, place: int, epoch: int, number: int) -> Frame | None:
-        """Return a batch if it may be had at that place, from which others are then read too."""
+        """Return a batch if that place provides it; later ones are then read there too."""
         old = self._connection is not None and place == self._place
         connection = self._connection if old else self._meeting.connect(place)
         if connection is None:
@@ -101,7 +101,7 @@ class Reader:
         return frame
 
     def _answer(self, connection: socket.socket, epoch: int, number: int) -> Frame | None:
-        """Wait for a batch that was asked for; None where it isn't to be had there.
+        """Wait for a requested batch; None if it isn't available there.
 
         Raises:
             SharingError: it couldn't be loaded.
@@ -114,7 +114,7 @@ class Reader:
                 if (message.epoch, message.number) == (epoch, number):
                     return message.frame
                 if message.frame is not None:
-                    message.frame.close()  # of an epoch that was broken off
+                    message.frame.close()  # from an epoch that was abandoned
         except OSError as error:
             self._lost += 1
             if self._lost > _MOST_LOST:
@@ -122,7 +122,7 @@ class Reader:
             return None
 
     def _begin(self, tried: set[int]) -> bool:
-        """Begin to load for all, unless another process does by now; returns whether one does."""
+        """Begin to load for all, unless another process does so by now; return whether one does."""
         self._begun = {place: pid for place, pid in self._begun.items() if not _is_over(pid)}
         with self._meeting.beginning() as alone:
             if not alone:
@@ -147,7 +147,7 @@ def tell(text: str) -> None:
 
 
 def _is_over(pid: int) -> bool:
-    """Whether a process that this one has forked has ended."""
+    """Whether a fork of this process has ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:

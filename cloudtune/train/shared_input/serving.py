@@ -1,7 +1,7 @@
 """The loading process of all readers of the same batches: its loaders load, and it serves.
 
-It is a fork of the trial that came first, as a DataLoader's workers are, and ends with it, or with
-its last reader; the readers that are left begin another where they are.
+It is a fork of the first trial, like a DataLoader's workers, and ends with it or with its last
+reader; the remaining readers then begin another at their place.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from cloudtune.train.shared_input.order import Batches
 from cloudtune.train.shared_input.place import Meeting, end
 from cloudtune.train.shared_input.stream import AHEAD, Stream, StreamSeat
 
-# Between two looks whether the parent still lives.
+# Seconds between two checks that the parent is alive.
 _LOOK_SECONDS: Final = 0.5
-# How long a server without any reader waits for the first.
+# Seconds that a server waits for its first reader.
 _FIRST_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What is loaded, by how many processes, and what each of them calls first, with its number."""
+    """What is loaded, by how many processes, and what each calls first, with its number."""
 
     batches: Batches
     loaders: int = 1
@@ -40,9 +40,9 @@ class Loading:
 
 
 def begin(meeting: Meeting, place: int, loading: Loading) -> int | None:
-    """Fork the process that loads; returns it when it listens, None where another does by now."""
+    """Fork the loading process; return it once it listens, None if another does by now."""
     ready, listening = os.pipe()
-    with warnings.catch_warnings():  # of threads, from Python 3.12 on: as a DataLoader forks
+    with warnings.catch_warnings():  # about threads, as of 3.12; DataLoader forks too
         warnings.simplefilter("ignore", DeprecationWarning)
         parent = os.getpid()
         child = os.fork()
@@ -59,7 +59,7 @@ def begin(meeting: Meeting, place: int, loading: Loading) -> int | None:
 
 
 def _as_process(run: Callable[[], None]) -> NoReturn:
-    """Be a fork that does one thing, and ends without the farewell of what it was forked from."""
+    """Run in a fork, and end it without the exit handlers of its parent."""
     status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -90,7 +90,7 @@ def _serve(meeting: Meeting, place: int, loading: Loading, listening: int, paren
 
 
 def _loader(loading: Loading, number: int) -> socket.socket:
-    """Fork a process that loads what it is asked for; returns the channel to it."""
+    """Fork a process that loads batches on request; return the channel to it."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
         its.close()
@@ -114,13 +114,13 @@ def _load(channel: socket.socket, loading: Loading, number: int) -> None:
                 frame.close()
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  of the script's: readers report it
+        except Exception as error:  # noqa: BLE001  the script's: readers report it
             what = f"{type(error).__name__}: {error}"
             send(channel, InputMessage(Kind.FAILED, text=what))
 
 
 class Server:
-    """Serves its readers, until the last one is gone, or the trial that it was forked from is."""
+    """Serves its readers until the last one, or the trial that it was forked from, is gone."""
 
     def __init__(
         self, listener: socket.socket, loaders: list[socket.socket], stream: Stream, parent: int
@@ -144,7 +144,7 @@ class Server:
                 assert isinstance(key.fileobj, socket.socket)
                 self._hear(key.fileobj)
             if self._seats:
-                give_up = 0.0  # a failed one, too, ends when all have heard of it
+                give_up = 0.0  # a failed server ends too, once all readers know
             elif time.monotonic() > give_up:
                 return
             wait = self._advance()
@@ -170,7 +170,7 @@ class Server:
             self._take(source)
 
     def _take(self, loader: socket.socket) -> None:
-        """Take what a loader has loaded; what went wrong there ends it for all, now or later.
+        """Take a loaded batch from a loader; an error there ends serving for all, now or later.
 
         Raises:
             OSError: it was killed.
@@ -191,7 +191,7 @@ class Server:
             self._frames.pop(old).close()
 
     def _advance(self) -> float | None:
-        """Give what is there, and load what is due; returns when to look again."""
+        """Hand out loaded batches, and load those that are due; return when to look again."""
         if self._failed is not None:
             return None
         for source, seat in list(self._seats.items()):
@@ -212,7 +212,7 @@ class Server:
                 break
             self._stream.begun(due, now)
             queue.append(due)
-            with contextlib.suppress(OSError):  # that it has died is heard next
+            with contextlib.suppress(OSError):  # its death is noticed next
                 send(loader, InputMessage(Kind.ASK, *self._stream.place(due)))
         return wait
 

@@ -1,23 +1,23 @@
 """What a loading process loads next, how long it keeps it, and which readers it waits for.
 
-Batches have numbers that go on from epoch to epoch. A reader has asked for one at a time;
-the stream runs a few ahead of the first reader, and keeps the last ones for those behind. It waits
-for those behind, in each epoch a tenth of an epoch at most; then it goes on without them, and what
-they ask for later is loaded elsewhere. No time is read here: the caller says what time it is.
+Batches are numbered across epochs. A reader requests one at a time; the stream runs a few ahead of
+the first reader, and keeps the last ones for those behind. It waits for those behind, at most a
+tenth of an epoch in each epoch; then it continues without them, and their later requests are loaded
+elsewhere. It reads no clock: callers pass the time.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import Final
 
-# Batches loaded before they are asked for, for each loader that works.
+# Batches loaded ahead of requests, per loader.
 AHEAD: Final = 4
-# The most batches that are kept, and the most memory; those that are ahead are kept in any case.
+# The maximum number of kept batches, and their memory; those loaded ahead are always kept.
 KEPT = 32
 KEPT_BYTES = 512 * 2**20
-# Nothing is loaded until then after the first ask: others may ask for an earlier batch.
+# Loading begins this long after the first request: others may want an earlier batch.
 GATHER_SECONDS = 0.1
-# The part of an epoch that is waited for others in it, and its bounds; the least in the first.
+# The share of an epoch for which to wait for others in it, and its bounds; the least in the first.
 WAIT_SHARE = 0.1
 WAIT_SECONDS = (0.1, 5.0)
 
@@ -26,8 +26,8 @@ WAIT_SECONDS = (0.1, 5.0)
 class StreamSeat:
     """A reader.
 
-    `wants` is the batch that it has asked for and hasn't got; `next` the one that it will want,
-    None where it reads none now; `late`: it isn't waited for.
+    `wants` is the batch that it has requested and not received; `next` the one that it will want,
+    None if it reads nothing now; `late`: the stream doesn't wait for it.
     """
 
     wants: int | None = None
@@ -37,29 +37,29 @@ class StreamSeat:
 
 @dataclass(eq=False)
 class Stream:
-    """One pass over the epochs that readers ask for.
+    """One pass over the epochs that readers request.
 
     Args:
-        length: the batches of an epoch.
-        loaders: how many load at once.
+        length: the number of batches of an epoch.
+        loaders: the number of loaders at once.
     """
 
     length: int
     loaders: int = 1
     seats: list[StreamSeat] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)
-    """What is loaded and kept: batches, and their bytes."""
+    """The batches that are loaded and kept, with their bytes."""
     loading: set[int] = field(default_factory=set)
     _epochs: list[int] = field(default_factory=list)  # those of the stream, in its order
-    _floor: int = 0  # nothing before it can be had any more
+    _floor: int = 0  # earlier batches are gone
     _began: float = math.inf
     _epoch_began: float = 0.0
     _epoch_seconds: float | None = None
-    _held: float = 0.0  # seconds of this epoch in which somebody was waited for
+    _held: float = 0.0  # seconds of this epoch spent waiting for readers
     _held_since: float | None = None
 
     def ask(self, seat: StreamSeat, epoch: int, number: int, now: float) -> bool:
-        """Take down what one wants; False where it must be had elsewhere."""
+        """Record a reader's request; False if the batch must come from elsewhere."""
         at = self._index(seat, epoch, number)
         if at is None:
             seat.wants = seat.next = None
@@ -73,7 +73,7 @@ class Stream:
         return True
 
     def give(self, seat: StreamSeat) -> int | None:
-        """Return the batch that one waits for, if it is there: it has it from now on."""
+        """Return the batch that a reader waits for, if it is there, and hand it over."""
         if seat.wants not in self.sizes:
             return None
         at = seat.wants
@@ -82,7 +82,7 @@ class Stream:
         return at
 
     def rest(self, seat: StreamSeat) -> None:
-        """One reads no more of this epoch."""
+        """Record that a reader wants no more of this epoch."""
         if seat.next is not None:
             seat.wants = None
             seat.next = -(-seat.next // self.length) * self.length
@@ -92,11 +92,11 @@ class Stream:
             self.seats.remove(seat)
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return the epoch of a batch, and its number there."""
+        """Return the epoch of a batch, and its number in it."""
         return self._epochs[at // self.length], at % self.length
 
     def due(self, now: float) -> tuple[int | None, float | None]:
-        """Return the batch to load now; else None, and the seconds until to ask again."""
+        """Return the batch to load now; or None and the seconds until the next call."""
         awaited = self._awaited
         if awaited and now < self._began + GATHER_SECONDS:
             return None, self._began + GATHER_SECONDS - now
@@ -129,7 +129,7 @@ class Stream:
         self.loading.add(at)
 
     def loaded(self, at: int, size: int) -> list[int]:
-        """A batch is there; returns those to let go."""
+        """Record a loaded batch; return those to drop."""
         self.loading.discard(at)
         self.sizes[at] = size
         self._floor = max(self._floor, max(self.sizes) + 1 - self._kept)
@@ -140,7 +140,7 @@ class Stream:
         return old
 
     def _index(self, seat: StreamSeat, epoch: int, number: int) -> int | None:
-        """Return the batch's number in the stream; None where it is none of it, or too far."""
+        """Return the batch's number in the stream; None if it isn't in it, or too far ahead."""
         if not self._epochs:
             self._epochs.append(epoch)
             self._floor = max(0, number + 1 - self._kept)
@@ -171,7 +171,7 @@ class Stream:
         return max(self._ahead + 1, min(KEPT, KEPT_BYTES // max(1, most)))
 
     def _missing(self, awaited: list[StreamSeat]) -> int | None:
-        """Return the first batch that isn't there, and that somebody wants or soon will."""
+        """Return the first missing batch that a reader wants or soon will."""
         if not awaited:
             return None
         first = max(self._floor, min(map(_next, awaited)))
