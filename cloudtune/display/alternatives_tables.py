@@ -1,4 +1,4 @@
-"""What else could be done, as tables: alternatives, the front, fewer trials, other planners."""
+"""Tables of alternatives: other plans, the front, fewer trials, other planners."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from cloudtune.runs.report import Report
 
 
 def alternatives(proposal: Proposal) -> Sheet:
-    """Return what else could be done, and what each costs or saves against the choice."""
+    """Return the alternatives, and what each costs or saves compared with the chosen plan."""
     chosen = proposal.as_planned or proposal.plan
     rows = [_alternative(proposal, "this plan", chosen, "")]
     rows += [
@@ -76,7 +76,7 @@ def front(proposal: Proposal) -> Sheet:
 
 
 def difference(other: Estimate, chosen: Estimate) -> str:
-    """Return what another plan costs more and how much sooner it ends: "+$1.20, 12m sooner"."""
+    """Return the difference of another plan in cost and time: "+$1.20, 12m sooner"."""
     dollars = other.dollars - chosen.dollars
     seconds = other.seconds - chosen.seconds
     parts = []
@@ -88,7 +88,7 @@ def difference(other: Estimate, chosen: Estimate) -> str:
 
 
 def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
-    """Return the plans that come nearest to limits that none keeps; without those there aren't."""
+    """Return the existing plans among those nearest to limits that none keeps."""
     rows = tuple(
         (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
     )
@@ -102,12 +102,12 @@ def _price(estimate: Estimate) -> tuple[str, str]:
     return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))
 
 
-# Bills that differ by less, as a share, are the same.
+# Bills that differ by less than this share count as equal.
 _SAME = 0.005
 
 
 def bills(report: Report, against: Against, basis: str) -> Sheet:
-    """Return what a run paid beside what its plan, and others, cost where they are simulated."""
+    """Return what a run paid beside the simulated costs of its plan and of others."""
     followed = report.job.plan.followed
     title = f"What run {report.job.run} paid, and what others would have"
     taken = (format_seconds(report.seconds), format_dollars(report.dollars))
@@ -127,12 +127,12 @@ def bills(report: Report, against: Against, basis: str) -> Sheet:
         left=frozenset({"", "machines", "against the bill"}),
         wraps=frozenset({"", "machines", trained[1]}),
     )
-    # By stages all of them train the same.
+    # With stages all of them train the same.
     return sheet if followed is None else sheet.without(*trained)
 
 
 def _trained(report: Report) -> tuple[str, str]:
-    """Return how many configurations a run has tried, and how far it trained its best."""
+    """Return how many configurations a run tried, and how far it trained its best."""
     best = report.policy.best
     scale = report.job.experiment.scale
     last = 0 if best is None else report.policy.trials[best.trial].epoch
@@ -155,7 +155,7 @@ def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[s
 
 
 def _machines(plan: RunPlan) -> str:
-    """Return the machines of a plan's stages; of one without stages the most at once."""
+    """Return the machines of a plan's stages, or the largest fleet of a plan without stages."""
     if plan.followed is not None:
         return fleet_text(plan.followed)
     return ", ".join(
@@ -165,7 +165,7 @@ def _machines(plan: RunPlan) -> str:
 
 
 def _than(dollars: float, paid: float) -> str:
-    """Return how a bill compares with the one that was paid: "56 % dearer"."""
+    """Return how a bill compares with the paid one: "56 % dearer"."""
     if paid <= 0:
         return ""
     share = dollars / paid - 1.0
@@ -193,7 +193,7 @@ def random_text(report: Report, against: Against) -> str:
 
 
 def against_json(against: Against) -> dict[str, Any]:
-    """Return the comparison as JSON: seconds and dollars that were simulated, and random search."""
+    """Return the comparison as JSON: simulated seconds and dollars, and random search."""
     return {
         "plan": _plan_json(against.planned, against),
         "others": {other.name: _plan_json(other.plan, against) for other in against.others},

@@ -1,6 +1,6 @@
-"""A plan on one screen: what you get, the stages, what else there is, and what it rests on.
+"""A plan on one screen: what you get, the stages, the alternatives, and their basis.
 
-At most 40 lines of 100 columns. All the rest is behind `--verbose`, and on the HTML page.
+At most 40 lines of 100 columns. `--verbose` and the HTML page show the rest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,17 @@ from cloudtune.planning.proposal import Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import SEARCHES, WHOSE
 
-# Rows of the table of stages; where there are more, the rest are one.
+# The maximum number of rows of the table of stages; further stages share the last row.
 _STAGES = 8
 _NOTES = 3
-# Notes, and speeds of different types, that are printed at most.
+# The maximum number of notes, and of speeds of different types.
 _SPEEDS = 2
-# The share of runs that may take more than is shown; of fewer runs than 20 none does.
+# The share of runs that may exceed the shown bound; with fewer than 20 runs, none does.
 _RARE = 0.05
 
 
 def title(proposal: Proposal) -> str:
-    """Return what the plan is of: how many trials, how far, and by which strategy."""
+    """Return the subject of the plan: how many trials, how far, and by which strategy."""
     plan = proposal.plan
     scale = proposal.scale
     first, last = proposal.epochs
@@ -54,7 +54,7 @@ def title(proposal: Proposal) -> str:
 
 
 def reason(proposal: Proposal) -> list[Fact]:
-    """Return why the strategy and the deadline are what they are, where the limits decided it."""
+    """Return the reasons for strategy and deadline, if the limits decided them."""
     facts = []
     if proposal.chosen:
         facts.append(Fact("why", proposal.chosen))
@@ -68,7 +68,7 @@ def reason(proposal: Proposal) -> list[Fact]:
 
 
 def expected(proposal: Proposal) -> Sheet:
-    """Return time and cost: as expected, of 19 in 20 runs, the limit, and how often it holds."""
+    """Return time and cost: expected, in 19 of 20 runs, the limit, and how often it is kept."""
     plan = proposal.plan
     limits = proposal.limits
     forecast = plan.forecast
@@ -101,14 +101,14 @@ def _row(
 
 
 def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
-    """Return the median and the lower end of 19 in 20 runs."""
+    """Return the median, and the lower bound for 19 of 20 runs."""
     middle = spread.p50 * every
     low = spread.p5 * every
     return f"about {middle:,.0f}", f"at least {low:,.0f}"
 
 
 def facts(proposal: Proposal) -> list[Fact]:
-    """Return how sure the limits are, on which machines it runs, and how good the plan is."""
+    """Return how likely the limits are kept, the machines, and how good the plan is."""
     plan = proposal.plan
     forecast = plan.forecast
     lines: list[Fact] = []
@@ -153,7 +153,7 @@ def facts(proposal: Proposal) -> list[Fact]:
 
 
 def machines(plan: RunPlan) -> str:
-    """Return the most machines at once by type, with their prices."""
+    """Return the maximum number of machines by type, with their prices."""
     counts = dict[Offer, int]()
     if plan.followed is None:
         counts = {kind.offer: kind.instances for kind in plan.fleet}
@@ -170,7 +170,7 @@ def machines(plan: RunPlan) -> str:
 
 
 def fleet(plan: Plan) -> str:
-    """Return the most machines of each type, briefly: "2 g4dn.xlarge + 1 g4dn.12xlarge spot"."""
+    """Return the largest fleet, briefly: "2 g4dn.xlarge + 1 g4dn.12xlarge spot"."""
     parts = []
     for offer in plan.offers:
         groups = (stage.group(offer) for stage in plan.stages)
@@ -181,7 +181,7 @@ def fleet(plan: Plan) -> str:
 
 
 def stages(proposal: Proposal, plan: Plan) -> Sheet:
-    """Return the stages, one row each, in eight rows at most."""
+    """Return the stages, one row each, in at most eight rows."""
     scale = proposal.scale
     rows: list[tuple[str, ...]] = []
     for number, stage in enumerate(plan.stages, start=1):
@@ -214,7 +214,7 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
 
 
 def instead(proposal: Proposal) -> Sheet | None:
-    """Return two or three plans that a person might take instead; None where there are none."""
+    """Return two or three plans to choose instead; None if there are none."""
     rows = list(
         _searches(proposal) if proposal.plan.followed is None else _stages_instead(proposal)
     )
@@ -282,7 +282,7 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
         broken = proposal.broken(other.plan)
         forecast = other.plan.forecast
         if broken and forecast.source != "stages":
-            # Its runs drop trials to end in time: what they cost isn't the price of the same work.
+            # Its runs drop trials to end in time: their cost isn't that of the same work.
             label += f" (all of the work fits in {percent(forecast.within or 0.0)} of the runs)"
             yield label, fleet(other.plan.followed), "", "", ""
             continue
@@ -317,7 +317,7 @@ def _neighbours(proposal: Proposal) -> Iterator[tuple[str, Point]]:
 
 
 def rests_on(proposal: Proposal) -> list[Fact]:
-    """Return where speeds and prices come from, what is left out, and the worst-case bill."""
+    """Return the sources of speeds and prices, what is left out, and the worst-case bill."""
     prices = proposal.prices
     plan = proposal.plan
     stale = prices.age_days > STALE_DAYS
@@ -345,7 +345,7 @@ def rests_on(proposal: Proposal) -> list[Fact]:
 
 
 def _speed(proposal: Proposal) -> str:
-    """Return the seconds of an epoch by type, how sure they are, and where they were observed."""
+    """Return the seconds of an epoch by type, their uncertainty, and where they were observed."""
     scale = proposal.scale
     types: dict[str, list[str]] = {}
     for note in proposal.profiles:

@@ -1,4 +1,4 @@
-"""A plan on the terminal: on one screen, or with everything that is known of it."""
+"""A plan on the terminal: on one screen, or in full."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> 
 
 
 def show_head(out: Console, proposal: Proposal) -> None:
-    """Print what one gets, in about ten lines: what a run shows before it begins."""
+    """Print the expected result in about ten lines, as a run does before it begins."""
     title = plan_brief.title(proposal)
     if proposal.basis.emulated:
         title += "   EMULATED: nothing is paid"
@@ -40,7 +40,7 @@ def show_head(out: Console, proposal: Proposal) -> None:
 
 
 def show_all(out: Console, proposal: Proposal) -> None:
-    """Print everything that is known of a plan: `--verbose`."""
+    """Print a plan in full: `--verbose`."""
     out.print(Text(f"Plan of {proposal.name}", style="bold"))
     print_facts(out, [*plan_brief.reason(proposal), *plan_tables.header(proposal)])
     if proposal.plan.staged is not None:
@@ -57,9 +57,9 @@ def show_all(out: Console, proposal: Proposal) -> None:
 
 
 def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:
-    """Print what a saved plan does: who decides, and its stages if it has any.
+    """Print a saved plan: its strategy, and its stages if it has any.
 
-    `basis` is what its figures rest on.
+    `basis` is the origin of its figures.
     """
     print_facts(out, plan_tables.deciders(plan))
     if plan.staged is not None:
@@ -67,7 +67,7 @@ def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:
 
 
 def show_nearest(out: Console, error: InfeasibleError, basis: str) -> None:
-    """Print the plans that come nearest to limits that none meets; `basis` as above."""
+    """Print the plans nearest to limits that none meets; `basis` as above."""
     plans = {
         "fastest": error.fastest,
         "cheapest": error.cheapest,

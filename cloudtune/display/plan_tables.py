@@ -38,7 +38,7 @@ SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
 
 
 def header(proposal: Proposal) -> list[Fact]:
-    """Return what was asked, and what the answer rests on."""
+    """Return the request, and the basis of the answer."""
     plan = proposal.plan
     concurrent = proposal.max_concurrent
     return [
@@ -54,7 +54,7 @@ def header(proposal: Proposal) -> list[Fact]:
 
 
 def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
-    """Return who decides which trials train, how wide they are, and on how many instances."""
+    """Return what decides which trials train, how wide they are, and on how many instances."""
     return [
         Fact("strategy", f"{plan.by}: {_how(plan, scale)}"),
         *([Fact("", WHOSE[plan.strategy])] if plan.strategy in WHOSE else []),
@@ -86,7 +86,7 @@ def _job(proposal: Proposal) -> str:
 
 
 def target_text(proposal: Proposal) -> str:
-    """Return at which value of the metric the run ends; only for one with a target."""
+    """Return the value of the metric that ends the run; only for a run with a target."""
     return f"ends as soon as {proposal.metric} is {proposal.target:g}"
 
 
@@ -108,7 +108,7 @@ def _asked(proposal: Proposal) -> str:
 
 
 def price_facts(prices: PriceNote) -> list[Fact]:
-    """Return where the prices come from."""
+    """Return the source of the prices."""
     stale = prices.age_days > STALE_DAYS
     age = age_text(prices.age_days) + (": they may have changed" if stale else "")
     return [
@@ -125,7 +125,7 @@ def _limits(proposal: Proposal) -> str:
 
 
 def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
-    """Yield where what is known of the script's speed comes from."""
+    """Yield the sources of the script's speed."""
     for number, note in enumerate(notes):
         age = "" if note.age_days is None else f" ({age_text(note.age_days)})"
         origin = f"{note.text}: " if note.text else ""
@@ -140,7 +140,7 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
 
 
 def stages_of(proposal: Proposal) -> Sheet:
-    """Return the stages of a proposal that has any."""
+    """Return the stages of a proposal that has some."""
     assert proposal.plan.staged is not None
     return stages(
         proposal.plan.staged, proposal.basis.text, free=proposal.plan.free, scale=proposal.scale
@@ -148,7 +148,7 @@ def stages_of(proposal: Proposal) -> Sheet:
 
 
 def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EPOCHS) -> Sheet:
-    """Return the stages, a row for each group of one; time and cost are the stage's."""
+    """Return the stages, a row for each group; time and cost are the stage's."""
     rows = [row for n, stage in enumerate(plan.stages, start=1) for row in _rows(n, stage, scale)]
     total = (
         *("total", "", "", "", "", ""),
@@ -172,7 +172,7 @@ def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EP
 
 
 def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each group; what is the stage's stands in the first."""
+    """Yield a row for each group; the first has the stage's values."""
     first = str(number)
     epochs = scale.span(stage.stage.start_epoch + 1, stage.stage.end_epoch)
     taken = (
@@ -207,7 +207,7 @@ _SOURCES = {
 
 
 def forecast(proposal: Proposal) -> Sheet:
-    """Return what the simulated runs came to, against the limits."""
+    """Return the figures of the simulated runs, against the limits."""
     outcome = proposal.plan.forecast
     limits = proposal.limits
     kept = {
@@ -244,7 +244,7 @@ def _against_limit(
 def against(
     title: str, forecast: Forecast, figures: Figures, *, free: bool = False, word: str = "actual"
 ) -> Sheet:
-    """Return what a run came to beside its forecast; `word` is for what it came to."""
+    """Return a run's figures beside its forecast; `word` is the name of their column."""
     rows = tuple(
         (label, *_quantiles(forecast, name, show), show(getattr(figures, name)))
         for label, name, show in _FIGURES
@@ -255,7 +255,7 @@ def against(
 
 
 def rungs(rows: Sequence[RungReport], metric: str, scale: Scale = EPOCHS) -> Sheet:
-    """Return by rung how many trials came there, the best metric, GPU-hours and when."""
+    """Return for each rung how many trials reached it, the best metric, GPU-hours and times."""
     body = tuple(
         (
             f"{row.epoch * scale.every:,}",
@@ -272,7 +272,7 @@ def rungs(rows: Sequence[RungReport], metric: str, scale: Scale = EPOCHS) -> She
 
 
 def certainty(proposal: Proposal) -> list[Fact]:
-    """Return how sure the limits are kept, how near the plan is to the best, what it wastes."""
+    """Return how likely the limits are kept, how near the plan is to the best, what it wastes."""
     plan = proposal.plan
     facts = [*_chance(proposal), Fact("quality", _quality(proposal))]
     facts += [Fact("" if n else "unsure", text) for n, text in enumerate(proposal.unsure)]
@@ -283,7 +283,7 @@ def certainty(proposal: Proposal) -> list[Fact]:
 
 
 def _chance(proposal: Proposal) -> Iterator[Fact]:
-    """Yield how likely the limits hold, and where that isn't sure, that there are results."""
+    """Yield how likely the limits are kept, and, if that isn't certain, that there are results."""
     forecast = proposal.plan.forecast
     asked = proposal.confidence
     parts = []
@@ -339,7 +339,7 @@ def gap_text(plan: Plan, objective: str) -> str:
 
 
 def creation(proposal: Proposal) -> list[Fact]:
-    """Return what a run would create, until when, and the worst that it could cost."""
+    """Return what a run would create, for how long, and the most that it could cost."""
     plan = proposal.plan
     machines = [
         f"{count} x {offer_text(offer)} at {price_text(offer)}"
@@ -366,7 +366,7 @@ def creation(proposal: Proposal) -> list[Fact]:
 
 
 def _caps(proposal: Proposal) -> Iterator[Fact]:
-    """Yield when the run is over at the latest, and what it costs at most."""
+    """Yield the latest end of the run, and its highest cost."""
     plan = proposal.plan
     deadline = proposal.limits.deadline
     budget = proposal.limits.budget

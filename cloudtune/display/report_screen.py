@@ -1,4 +1,4 @@
-"""What a person sees of a run that is over, of a profile and of what is alive."""
+"""The terminal output of reports, of profiles and of live instances."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from cloudtune.running.cleanup import Found
 from cloudtune.runs.figures import LegFigures, legs
 from cloudtune.runs.report import Report, StageReport, WidthChange
 
-# More lines of one kind than that are left to the JSON.
+# The maximum number of lines of one kind; the JSON has all.
 _MAX_LINES = 24
 _LABELS = {
     "training": "training",
@@ -37,7 +37,7 @@ _LABELS = {
 
 
 def show_profile(out: Console, profile: ScalingProfile) -> None:
-    """Print what is known of a script's speed on one instance type."""
+    """Print a script's speed on one instance type."""
     unsure = [f"derived, uncertain by {percent(profile.error)}"] if profile.error > 0 else []
     origins = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
     caveats = ", ".join((*origins, *unsure))
@@ -70,7 +70,7 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
 
 
 def show_report(out: Console, report: Report) -> None:
-    """Print what a run did, against what was planned or forecast."""
+    """Print a run's report, compared with its plan or forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
@@ -98,7 +98,7 @@ def show_report(out: Console, report: Report) -> None:
 
 
 def show_against(out: Console, report: Report, against: Against) -> None:
-    """Print the bill beside others, and what else the money buys."""
+    """Print the bill beside those of alternatives, and what random search would buy."""
     print_sheet(out, alternatives_tables.bills(report, against, basis_text(report)))
     out.print(
         "Simulated rows were not run: they use the same prices and measurements, within the same "
@@ -108,13 +108,13 @@ def show_against(out: Console, report: Report, against: Against) -> None:
 
 
 def basis_text(report: Report) -> str:
-    """Return what the seconds and dollars of a report rest on, planned and actual."""
+    """Return the basis of the seconds and dollars of a report, planned and actual."""
     text = report.basis.text
     return text if report.basis.emulated else f"planned by figures {text}"
 
 
 def planned_and_actual(report: Report) -> Sheet:
-    """Return what a run came to beside its plan: stage by stage, or beside its forecast."""
+    """Return a run's figures beside its plan, stage by stage, or beside its forecast."""
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
     word = "actual" if report.job.run else "simulated"
@@ -136,7 +136,7 @@ def planned_and_actual(report: Report) -> Sheet:
 
 
 def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
-    """Give a row for each group of a stage; time and cost are the stage's."""
+    """Yield a row for each group of a stage; time and cost are the stage's."""
     plan = stage.plan
     for place, group in enumerate(plan.groups):
         first = place == 0
@@ -155,7 +155,7 @@ def _against(planned: float, actual: float | None, show: Callable[[float], str])
 
 
 def money(accounting: Accounting, *, free: bool = False) -> Sheet:
-    """Return what was paid for; what came to nothing is left out, and where `free`, all dollars."""
+    """Return what was paid for, without empty categories and, if `free`, without dollars."""
     rows = []
     for name, amount in accounting.amounts.items():
         if amount.gpu_seconds > 0 or amount.dollars > 0:
@@ -196,7 +196,7 @@ def use(accounting: Accounting, *, free: bool = False) -> str:
 
 
 def _leg_text(number: int, leg: LegFigures, *, free: bool) -> str:
-    """Return what a leg was given, and what it has spent, in a line."""
+    """Return the limits of a leg, and what it spent, in a line."""
     given = [f"within {format_seconds(leg.deadline)}"] if leg.deadline is not None else []
     given += [f"{format_dollars(leg.budget)} in all"] if leg.budget is not None and not free else []
     given += [f"with {counted(leg.more, 'more trial')}"] if leg.more else []
@@ -264,14 +264,14 @@ def _show_facts(out: Console, report: Report) -> None:
 
 
 def _busy_gpus(report: Report) -> Iterator[str]:
-    """Yield, of each instance with several GPUs, which part of its time each of them trained."""
+    """Yield, for each instance with several GPUs, the share of time in which each trained."""
     for name, shares in gpu_shares(report.timeline, report.accounting).items():
         if len(shares) > 1:
             yield f"GPUs of {name} trained {', '.join(map(percent, shares))} of the time billed"
 
 
 def emulated_text(*, paced: bool, source: str) -> str:
-    """Return what is real of a run on the emulated cloud, and what isn't."""
+    """Return what is real about a run on the emulated cloud, and what isn't."""
     how = "follow a pace (--no-pace turns that off)" if paced else "are those of this machine's CPU"
     return (
         f"Emulated cloud: learning is real, nothing is paid. Seconds {how}; dollars are these "
@@ -280,7 +280,7 @@ def emulated_text(*, paced: bool, source: str) -> str:
 
 
 def _print_some(out: Console, lines: Sequence[str]) -> None:
-    """Print the lines, but of very many the first ones."""
+    """Print the lines; if there are very many, only the first ones."""
     for line in lines[:_MAX_LINES]:
         out.print(line, markup=False)
     if len(lines) > _MAX_LINES:
@@ -295,7 +295,7 @@ def _change_text(change: WidthChange, scale: Scale) -> str:
 
 
 def _show_unended(out: Console, report: Report) -> None:
-    """Print, of a run without an end, how much of it the report covers."""
+    """Print, for a run without an end, how much of it the report covers."""
     if report.policy.ended:
         return
     until = format_seconds(report.policy.state.now)

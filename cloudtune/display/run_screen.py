@@ -1,4 +1,4 @@
-"""What a person sees of a run as it goes, line by line."""
+"""The output of a live run, line by line."""
 
 import contextlib
 import time
@@ -51,19 +51,18 @@ _LEFT: dict[Status, str] = {"parked": "paused", "cut": "cut", "finished": "finis
 
 
 class RunScreen:
-    """Prints a run while it goes: a line for each thing that changes, and one of progress.
+    """Prints a live run: a line for each change, and one for progress.
 
-    `rungs` are the epochs at which trials are compared: one that trains on there, without ever
-    leaving its GPUs, is reported as promoted. Epochs granted in between get no line.
+    `rungs` are the epochs at which trials are compared: a trial that continues there without
+    leaving its GPUs is reported as promoted. Epochs granted in between get no line.
 
-    `basis` is what the seconds and dollars rest on; `before` are dollars of the same budget that
-    went into measuring the script, which the clock counts too. Where all is `free`, no dollars are
-    shown. `forecast` is what the run was expected to come to before it began; `scale` is how the
-    experiment counts.
+    `basis` is the origin of seconds and dollars; `before` are the dollars of the same budget spent
+    on measuring the script, whose time counts too. With `free`, dollars aren't shown. `forecast` is
+    the forecast before the run; `scale` is how the experiment counts.
 
-    On a terminal a panel of it stays below the lines (`display/live`) and is renewed every second;
-    in one of few lines it is the line of progress. Use the screen as a context manager: the panel
-    goes at its end. Until then output that isn't read is dropped, and nothing waits for it.
+    On a terminal a panel (`display/live`) stays below the lines and is updated every second; with
+    few lines it is the line of progress. Use the screen as a context manager: the panel disappears
+    at its end. Until then unread output is dropped, and nothing waits for a reader.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class RunScreen:
         self._policy = policy
         self._rungs = frozenset(rungs)
         self._shown_at = 0.0
-        trials = policy.trials.values()  # of a run that is taken over, there are some
+        trials = policy.trials.values()  # a run that was taken over has some
         self._widths = {trial.id: trial.width for trial in trials if trial.sessions}
         self._paused = {
             trial.id
@@ -109,7 +108,7 @@ class RunScreen:
         )
         self._drawn_at = 0.0
         self._open = contextlib.ExitStack()
-        self._shown_plan = self._stage_shown()  # one that is taken over is somewhere by now
+        self._shown_plan = self._stage_shown()  # a run that was taken over has a stage already
 
     def __enter__(self) -> Self:
         self._open.enter_context(never_waiting())
@@ -206,7 +205,7 @@ class RunScreen:
 
     def _show_progress(self, at: float) -> None:
         if self._bottom is not None:
-            # One that is shown what was long ago goes through it faster than anybody reads.
+            # Past events are replayed faster than a person can read.
             if time.monotonic() >= self._drawn_at + _GLANCE_SECONDS:
                 self._bottom.update(self.drawn(at), refresh=True)
                 self._drawn_at = time.monotonic()
@@ -215,7 +214,7 @@ class RunScreen:
             self._say(at, self._progress(at))
 
     def drawn(self, at: float) -> RenderableType:
-        """Return the run at that time (run seconds), as the terminal has room."""
+        """Return the run at that time (run seconds), fitted to the terminal."""
         width, height = self._out.size
         if height < LEAST_LINES:
             return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
@@ -228,7 +227,7 @@ class RunScreen:
         return f"{counted(len(rented), 'instance')} rented" + (f", {asked} asked for" * (asked > 0))
 
     def _money(self, at: float) -> str:
-        """Return what is spent of the budget, and what the run will come to."""
+        """Return what is spent of the budget, and the forecast of the bill."""
         policy = self._policy
         before = self._before
         budget = policy.limits.budget
@@ -290,7 +289,7 @@ class RunScreen:
                 self._say(at, f"gives {self._name(command.intent)} back")
 
     def _tell_trials(self, at: float, commands: Sequence[Command]) -> None:
-        """Tell which trials leave, go on and start, and where."""
+        """Print which trials leave, continue and start, and where."""
         self._tell_stops(at, commands)
         self._tell_promotions(at, commands)
         fresh: dict[str, list[str]] = {}
@@ -308,7 +307,7 @@ class RunScreen:
             self._say(at, f"starts {', '.join(names)} on {gpus}{each}")
 
     def _tell_stops(self, at: float, commands: Sequence[Command]) -> None:
-        """Tell which trials leave their GPUs; nothing at the end, when all do."""
+        """Print which trials leave their GPUs; nothing at the end, when all do."""
         if self._policy.winding_down:
             return
         stopped: dict[str, list[str]] = {}
@@ -339,7 +338,7 @@ class RunScreen:
         return f"{trial.id} at {self._scale.at(trial.epoch)}{metric}"
 
     def _restart(self, command: StartTrial, before: float | None) -> str:
-        """Return how a trial goes on that trained before, `before` GPUs wide."""
+        """Return how a trial continues that trained `before` GPUs wide."""
         if before is None:
             return (
                 f"starts {command.trial} on {gpus_text(command.width, command.parallel)}, from "
@@ -370,7 +369,7 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
 
 
 def measure_watch(out: Console) -> Callable[[events.Event, tuple[Command, ...]], None]:
-    """Return a watch that tells a measurement as it goes."""
+    """Return a watch that prints a measurement as it proceeds."""
 
     def watch(event: events.Event, commands: tuple[Command, ...]) -> None:
         lines = []

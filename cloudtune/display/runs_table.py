@@ -10,11 +10,11 @@ from cloudtune.model.units import format_dollars
 from cloudtune.runs.history import Listed
 
 _COLUMNS = ("run", "best", "cost", "ended", "times")
-_NAME = 28  # what leaves room for the rest in 80 columns
+_NAME = 28  # leaves room for the rest in 80 columns
 
 
 def show_runs(out: Console, runs: Sequence[Listed]) -> None:
-    """Print what runs there are, the latest first, and why some have nothing to tell."""
+    """Print the runs, latest first, and why some of them can't be used."""
     if not runs:
         out.print("No run on this machine yet.")
         return

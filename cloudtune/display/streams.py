@@ -1,9 +1,9 @@
-"""Standard output and standard error on which no command can come to grief.
+"""Standard output and standard error that can't make a command fail.
 
-A reader that has gone is no error: what was to be read is dropped. A letter that the terminal
-doesn't have, or that no encoding has, is written as an escape. And while a run goes on
-(`never_waiting`) it waits for no reader either: one that stands still (a stopped terminal, a pager)
-misses lines, as it does where the disk behind standard output is full.
+If a reader is gone, output is dropped without an error. Characters that can't be encoded are
+written as escapes. And a live run (`never_waiting`) doesn't wait for readers: one that has stopped
+(a suspended terminal, a pager) misses lines, as happens when the disk behind standard output is
+full.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO})
-_AT_ONCE = 4096  # as much as a pipe that has room takes without waiting
+_AT_ONCE = 4096  # a pipe with room takes this much without blocking
 _PATIENCE_SECONDS = 0.5
 
 
 class _State:
-    """How output is to be done at the moment; `waits` is False while a run goes on."""
+    """The present mode of output; `waits` is False during a run."""
 
     waits = True
 
 
 class Steady(io.BufferedIOBase):
-    """The file behind a stream, by its descriptor; all of a write is written, or dropped."""
+    """The file behind a stream, by its descriptor; each write is complete, or dropped."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Steady(io.BufferedIOBase):
         """Write all of it.
 
         Raises:
-            OSError: it can't be written, somebody may be there to read it, and no run goes on.
+            OSError: it can't be written, a reader may exist, and there is no live run.
         """
         whole = memoryview(data).cast("B")
         left = whole
@@ -71,7 +71,7 @@ class Steady(io.BufferedIOBase):
         return len(whole)
 
     def _has_room(self) -> bool:
-        """Whether something can be written now, or soon; one that was late isn't waited for."""
+        """Whether it can be written now or soon; doesn't wait for a reader that was slow."""
         patience = 0.0 if self._late else _PATIENCE_SECONDS
         try:
             self._late = not select.select([], [self._descriptor], [], patience)[1]
@@ -81,7 +81,7 @@ class Steady(io.BufferedIOBase):
 
 
 def use_steady_streams() -> None:
-    """Make standard output and error of this process survive readers that are gone."""
+    """Make standard output and error of this process survive lost readers."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         try:
@@ -100,7 +100,7 @@ def use_steady_streams() -> None:
 
 @contextlib.contextmanager
 def never_waiting() -> Iterator[None]:
-    """Wait for no reader as long as the context lasts."""
+    """Don't wait for readers within the context."""
     before = _State.waits
     _State.waits = False
     try:

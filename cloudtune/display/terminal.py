@@ -13,7 +13,7 @@ _WIDTH = 100
 
 
 class Fact(NamedTuple):
-    """A labelled line; an empty label goes on with the one above."""
+    """A labelled line; an empty label continues the line above."""
 
     label: str
     text: str
@@ -24,8 +24,8 @@ class Fact(NamedTuple):
 class Sheet:
     """A table of text.
 
-    The columns named in `left` are aligned to the left, the others right; those in `wraps` may take
-    several lines where room is short. `total` says that the last row sums the others up.
+    The columns in `left` are left-aligned, the others right-aligned; those in `wraps` may take
+    several lines if there is little room. `total`: the last row is the sum of the others.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Sheet:
     total: bool = False
 
     def beside(self, basis: str) -> "Sheet":
-        """Return it with what its figures rest on in its title."""
+        """Return the sheet with the basis of its figures in its title."""
         return replace(self, title=beside(self.title, basis))
 
     def without(self, *names: str) -> "Sheet":
@@ -46,17 +46,17 @@ class Sheet:
 
 
 def beside(title: str, basis: str) -> str:
-    """Return a title with what the figures below it rest on: "Stages, emulated"."""
+    """Return a title with the basis of the figures below it: "Stages, emulated"."""
     return f"{title}, {basis}" if basis else title
 
 
 def console() -> Console:
-    """Return standard output; a file or a pipe gets lines of 100 characters without colours."""
+    """Return standard output; a file or a pipe gets lines of 100 characters, without colours."""
     plain = Console(highlight=False)
     return plain if plain.is_terminal else Console(width=_WIDTH, highlight=False, soft_wrap=True)
 
 
-# In fewer columns than these every cell may wrap, so that no figure loses a digit.
+# With fewer columns every cell may wrap, so that no figure loses a digit.
 ROOMY = 80
 
 
@@ -78,7 +78,7 @@ def print_facts(out: Console, facts: Sequence[Fact]) -> None:
 
 
 def print_sheet(out: Console, sheet: Sheet) -> None:
-    """Print a table under its title; one without a title has no rules, and is set in."""
+    """Print a table under its title; a table without a title is indented and has no rules."""
     roomy = out.width >= ROOMY
     if sheet.title:
         print_title(out, sheet.title)

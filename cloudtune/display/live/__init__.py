@@ -1,1 +1,1 @@
-"""What a terminal shows of a run while it goes."""
+"""The live view of a run in a terminal or a notebook."""

@@ -1,4 +1,4 @@
-"""A run as a notebook shows it: one output, renewed in place."""
+"""A run in a notebook: one output, updated in place."""
 
 import importlib
 import io
@@ -19,16 +19,13 @@ _HTML: Final = (
 
 
 def in_notebook() -> bool:
-    """Whether this program is a notebook's kernel, whose outputs can be renewed."""
+    """Whether this program is a notebook's kernel, whose outputs can be updated."""
     ipython: Any = sys.modules.get("IPython")
     return ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 class NotebookOutput:
-    """An output of the cell that runs: the last lines of what has happened, and a panel below.
-
-    What is printed to `out` are its lines.
-    """
+    """An output of the running cell: the last lines printed to `out`, and a panel below."""
 
     def __init__(self) -> None:
         self._output = io.StringIO()
@@ -45,7 +42,7 @@ class NotebookOutput:
         self._shown_at = 0.0
 
     def show(self, panel: RenderableType, *, at_once: bool = False) -> None:
-        """Renew it, once a second at most."""
+        """Update it, at most once a second."""
         now = time.monotonic()
         if at_once or now >= self._shown_at + _GLANCE_SECONDS:
             self._shown_at = now

@@ -1,4 +1,4 @@
-"""A run at one moment as lines of a terminal, as many as there is room for."""
+"""A run at one moment as lines of a terminal, fitted to its size."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -18,11 +18,11 @@ from cloudtune.model.trial import rank_key
 from cloudtune.model.units import format_clock, format_dollars
 from cloudtune.policy.run import RunPolicy
 
-# In a terminal of fewer lines the panel has no room.
+# The minimum number of lines of a terminal for the panel.
 LEAST_LINES = 20
-# Lines above the panel that are left to what has just happened, at least.
+# The minimum number of lines left above the panel for events.
 _EVENTS = 6
-# Lines that are left below the bars where the fleet has a table of its own.
+# With at least this many lines below the bars, the fleet has its own table.
 _TWO_TABLES = 12
 _NARROW = 110
 _OUTLOOK = 52
@@ -39,9 +39,9 @@ _STYLES = {
 
 
 class _Outlook(NamedTuple):
-    """What something is expected to come to; `low` and `high` are its 5th and 95th percentile.
+    """An expected value; `low` and `high` are its 5th and 95th percentile.
 
-    `origin` says who says so: "planned" or "forecast" beforehand, or the plan that was made since.
+    `origin` says where it comes from: "planned" or "forecast" beforehand, or the latest plan.
     """
 
     expected: float
@@ -51,7 +51,7 @@ class _Outlook(NamedTuple):
 
 
 class _Bar(NamedTuple):
-    """How much of something is used: of `limit`, None where it has none, or it isn't known."""
+    """How much of something is used of its `limit`; None if there is none, or it is unknown."""
 
     used: float
     limit: float | None
@@ -59,7 +59,7 @@ class _Bar(NamedTuple):
 
 
 class _Instance(NamedTuple):
-    """An instance; its name is "-" as long as it is only asked for."""
+    """An instance; its name is "-" while it is only requested."""
 
     name: str
     machine: str
@@ -69,10 +69,10 @@ class _Instance(NamedTuple):
 
 @dataclass(frozen=True)
 class RunPanel:
-    """What a terminal shows of a run at a moment: its figures, its fleet and its trials.
+    """The live panel of a run: its figures, its fleet and its trials.
 
-    `forecast` was made before the run began; `before` are dollars that went into measuring the
-    script, of the same budget. Where all is `free`, there are no dollars.
+    `forecast` was made before the run began; `before` are the dollars of the same budget spent on
+    measuring the script. With `free`, dollars aren't shown.
     """
 
     policy: RunPolicy
@@ -83,9 +83,9 @@ class RunPanel:
     scale: Scale = EPOCHS
 
     def drawn(self, at: float, width: int, height: int) -> RenderableType:
-        """Return the panel at run second `at`, for as many columns and lines (`LEAST_LINES` on).
+        """Return the panel at run second `at` for that many columns and lines (`LEAST_LINES` on).
 
-        A quarter of the lines, six at least, stay free for what happens.
+        A quarter of the lines, at least six, stay free for events.
         """
         trials = self._trials(narrow=width < _NARROW)
         instances = self._instances()
@@ -109,7 +109,7 @@ class RunPanel:
         return Group(*top, *fleet, Text(""), table)
 
     def _top(self, at: float, width: int, statuses: Iterable[str]) -> list[RenderableType]:
-        """Return a rule, the bars of a line each, or two in a narrow terminal, and the best."""
+        """Return a rule, the bars (two lines each in a narrow terminal), and the best."""
         policy = self.policy
         it = policy.itinerary
         ending = policy.ending
@@ -131,7 +131,7 @@ class RunPanel:
             name = "emulated" if self.emulated else "dollars"
             word = "comes to about" if ending is None else ""
             lines += _bar(name, self._dollars(at), format_dollars, word, width)
-        # Epochs that were lost, or that another trial trained, don't count.
+        # Lost epochs, and those that another trial trained, don't count.
         trained = sum(
             sum(epoch <= trial.epoch for epoch in trial.history) for trial in policy.trials.values()
         )
@@ -152,10 +152,7 @@ class RunPanel:
         return lines
 
     def _finish(self) -> _Outlook | None:
-        """Return when the run is expected to end, in run seconds.
-
-        One that is ending has no outlook but its end.
-        """
+        """Return when the run is expected to end, in run seconds."""
         it = self.policy.itinerary
         began = self.policy.began
         if began is None:
@@ -177,9 +174,9 @@ class RunPanel:
         return _Bar(billed(policy, at) + before, limit, outlook)
 
     def _outlook(self, planned: float, spread: Spread | None, begin: float) -> _Outlook | None:
-        """Return what is expected: as `planned` by the plan that is followed, else by a forecast.
+        """Return the outlook: `planned` by the present plan, or else by the forecast.
 
-        The forecast, counted from `begin` on, has the range, but not of a plan that was made since.
+        The range comes from the forecast, counted from `begin` on, unless the plan has changed.
         """
         it = self.policy.itinerary
         if self.policy.ending is not None or (it is None and spread is None):
@@ -210,7 +207,7 @@ class RunPanel:
         ]
 
     def _trials(self, *, narrow: bool) -> list[tuple[str, ...]]:
-        """Return a row for each trial, the best first; those without a metric come last."""
+        """Return a row for each trial, best first; those without a metric come last."""
         mode = self.policy.state.mode
         ordered = sorted(
             self.policy.trials.values(), key=lambda t: (*rank_key(mode, t.metric), t.status in OVER)
@@ -233,10 +230,7 @@ class RunPanel:
 
 
 def billed(policy: RunPolicy, at: float) -> float:
-    """Return the dollars spent until then.
-
-    What is only asked for isn't billed yet, though the policy reckons with it.
-    """
+    """Return the dollars billed so far, without requested instances (the policy counts them)."""
     asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
     spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)
     return spent - len(asked) * policy.state.charges.usd_per_launch
@@ -259,7 +253,7 @@ def _state(rented: Rented) -> str:
 def _bar(
     name: str, bar: _Bar, show: Callable[[float], str], word: str, width: int, *, plan: bool = False
 ) -> list[RenderableType]:
-    """Return a bar with its figures; the outlook is on a line of its own where room is short."""
+    """Return a bar with its figures; the outlook is on a separate line if there is little room."""
     of = "an unknown number: decided as results come in" if plan else "no limit"
     if bar.limit is not None:
         of = f"{show(bar.limit)}{' planned' * plan}"
@@ -286,7 +280,7 @@ def _outlook(bar: _Bar, show: Callable[[float], str]) -> str:
         return "unknown"
     spread = "range unknown"
     if outlook.low is not None and outlook.high is not None:
-        # The range is the forecast's, which lags behind a bill: what is expected lies within.
+        # The range is the forecast's, which may lag behind the bill: include the expected value.
         low = min(outlook.low, outlook.expected)
         high = max(outlook.high, outlook.expected)
         spread = f"{show(low)} to {show(high)}"
@@ -295,7 +289,7 @@ def _outlook(bar: _Bar, show: Callable[[float], str]) -> str:
 
 
 def _machines(instances: Sequence[_Instance], most: int) -> list[tuple[str, ...]]:
-    """Return a row for each instance, or for each type and state where they are too many."""
+    """Return a row for each instance, or for each type and state if there are too many."""
     if not instances:
         return [("none", "", "", "")]
     if len(instances) <= most:
@@ -333,7 +327,7 @@ def _table(
     width: int,
     right: Collection[str] = (),
 ) -> RenderableType:
-    """Return a table of one line a row; a row of a single cell stands below it."""
+    """Return a table with one line per row; a row with a single cell goes below it."""
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
     for number, name in enumerate(columns):
         last = number == len(columns) - 1

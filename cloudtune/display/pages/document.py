@@ -1,9 +1,8 @@
-"""One page of HTML that needs nothing else: its style, its charts' library and its data are in it.
+"""A self-contained page of HTML, with its style, its chart library and its data.
 
-The charts are plotly's, drawn by the plotly.js that comes with the package of that name. The page
-has a content security policy that lets it fetch nothing and run no script but its own three, so
-that what a person or a training script wrote into a name can do neither. Its colours follow the
-reader's scheme, and paper is white.
+The charts are plotly's, drawn by the plotly.js in the package of that name. The page's content
+security policy lets it fetch nothing and run no script but its own three, so that names from users
+or training scripts can do neither. Its colours follow the reader's scheme; prints are on white.
 """
 
 import base64
@@ -23,16 +22,16 @@ from cloudtune.errors import UsageError, need
 from cloudtune.private_files import for_others
 
 _MEGABYTE = 1_000_000
-# Significant digits of a number in a chart: more than a screen has pixels.
+# Significant digits of a number in a chart: finer than a screen's pixels.
 _DIGITS = 7
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of a page: a title, a chart with what it shows in words, and HTML below it.
+    """A part of a page: a title, a chart with its description, and HTML below it.
 
-    Of a section without a chart `figure` is None; `wide` sections take a row of their own. The
-    `below` is markup already.
+    `figure` is None for a section without a chart; `wide` sections take a whole row. `below` is
+    markup.
     """
 
     title: str
@@ -42,7 +41,7 @@ class PageSection:
 
 
 def check_installed() -> None:
-    """Pass if the library of the charts is there; it isn't loaded.
+    """Check that the chart library is installed, without loading it.
 
     Raises:
         UsageError: plotly isn't installed.
@@ -65,7 +64,7 @@ def library() -> str:
 def document(
     title: str, head: str, sections: Sequence[PageSection], trials: Mapping[str, str] | None = None
 ) -> str:
-    """Return a page; `head` is markup, `trials` has a text for each trial, shown once it is chosen.
+    """Return a page; `head` is markup, `trials` has a text for each trial, shown when selected.
 
     Raises:
         UsageError: plotly isn't installed.
@@ -107,7 +106,7 @@ def document(
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Return the rule that the browser keeps: nothing from anywhere, and no other script."""
+    """Return the content security policy: no requests, and no other scripts."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts
@@ -151,13 +150,13 @@ def _chooser(trials: Mapping[str, str] | None) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return strict JSON that no text in it can end the script element of."""
+    """Return strict JSON in which no text can end the script element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _rounded(value: Any) -> Any:
-    """Return data with the digits that can be seen; a number that isn't finite becomes null."""
+    """Return data with visible digits only; numbers that aren't finite become null."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -200,7 +199,7 @@ def _cells(tag: str, sheet: Sheet, cells: Sequence[str]) -> str:
 
 
 def folded(summary: str, inner: str) -> str:
-    """Return markup that is shown once it is asked for, and printed in any case."""
+    """Return markup that is shown when opened, and always printed."""
     return f"<details><summary>{escape(summary)}</summary>{inner}</details>"
 
 
@@ -210,7 +209,7 @@ def paragraph(text: str) -> str:
 
 
 class Page(str):
-    """A page as text. As a cell's last line it says what it is: the page itself has megabytes."""
+    """A page as text, with a short representation: the page has megabytes."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What the charts of all pages have in common: their axes, colours, limits and text.
+"""What the charts of all pages share: axes, colours, limits and text.
 
 A figure is plotly's own JSON: traces and a layout. Nothing here imports plotly.
 """
@@ -14,7 +14,7 @@ from cloudtune.model.units import format_dollars, format_seconds
 
 Trace: TypeAlias = "dict[str, Any]"
 
-# Colours that differ clearly, on white and on a dark ground.
+# Colours that differ clearly, on white and on a dark background.
 COLOURS = ("#3f8fd6", "#e4572e", "#2ca58d", "#b074d6", "#e09f1f", "#8a93a6", "#d6598b", "#6f9e3c")
 # From the trials that were stopped first to those that went furthest.
 DEPTHS = ("#8a93a6", "#5f8fc4", "#3f8fd6", "#2ca58d", "#6bab34", "#e09f1f", "#e4572e")
@@ -22,23 +22,23 @@ BEST = "#e09f1f"
 LIMIT = "#d0453e"
 PLAN = "#8a93a6"
 CHOSEN = "#d61f8c"
-# Words in a bar.
+# The style of words in a bar.
 WRITTEN = {
     "textposition": "inside",
     "insidetextanchor": "middle",
     "textangle": 0,
     "insidetextfont": {"color": "#ffffff"},
 }
-# A limit this many times beyond everything else isn't drawn: all else would be a line.
+# A limit this many times beyond everything else isn't drawn: it would flatten the rest.
 _FAR = 3.0
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart: plotly's traces and layout, and what it `says` in words.
+    """A chart: plotly's traces and layout, and its description `says`.
 
-    Where it is `linked`, the first of a mark's custom data is its trial, and the last trace is for
-    the marks of the trial that is followed.
+    If it is `linked`, the first of a mark's custom data is its trial, and the last trace is for the
+    marks of the selected trial.
     """
 
     data: list[Trace]
@@ -47,7 +47,7 @@ class Figure:
     linked: bool = False
 
     def to_plotly(self) -> Any:
-        """Return it as a `plotly.graph_objects.Figure`.
+        """Return the chart as a `plotly.graph_objects.Figure`.
 
         Raises:
             UsageError: plotly isn't installed.
@@ -62,7 +62,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """The unit in which a chart counts time: its `seconds` and its `name`."""
+    """The unit of time of a chart: its `seconds` and its `name`."""
 
     seconds: float
     name: str
@@ -82,12 +82,12 @@ class TimeUnit:
 
 
 def plain(text: object) -> str:
-    """Return text that plotly takes for no markup."""
+    """Return text escaped for plotly."""
     return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def layout(height: int = 380, **more: Any) -> dict[str, Any]:
-    """Return the layout that all charts have; `more` is plotly's."""
+    """Return the layout of all charts; `more` is plotly's."""
     return {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
@@ -107,7 +107,7 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def reach(end: float, limit: float | None) -> float:
-    """Return how far an axis goes: to the limit where that is in sight, and a little further."""
+    """Return the end of an axis: slightly beyond the data, or the limit if it isn't too far."""
     seen = limit if limit is not None and limit <= _FAR * end else 0.0
     return max(end, seen) * 1.03 or 1.0
 
@@ -132,9 +132,9 @@ def limit_lines(
     dollars: str = "y",
     ends: tuple[float, float],
 ) -> dict[str, Any]:
-    """Return the limits as lines across a chart, those in sight; `ends` of seconds and dollars.
+    """Return the visible limits as lines across a chart; `ends` of seconds and dollars.
 
-    `time` and `dollars` name the axes that they are read on; "" for one that the chart hasn't.
+    `time` and `dollars` name their axes; "" if the chart doesn't have one.
     """
     in_sight = []
     if limits.deadline is not None and time and limits.deadline <= reach(ends[0], limits.deadline):
@@ -163,7 +163,7 @@ def line(name: str, at: float, text: str) -> dict[str, Any]:
 
 
 def marks(name: str, x: Sequence[object], y: Sequence[object], hover: str, **more: Any) -> Trace:
-    """Return a trace of lines, unless `mode` says otherwise; `hover` is what a mark says of itself.
+    """Return a trace of lines, unless `mode` says otherwise; `hover` is the text of a mark.
 
     `more` is plotly's.
     """
@@ -179,19 +179,19 @@ def marks(name: str, x: Sequence[object], y: Sequence[object], hover: str, **mor
 
 
 def chosen_line() -> Trace:
-    """Return the empty trace for the line of the trial that is followed."""
+    """Return the empty trace for the line of the selected trial."""
     look = {"line": {"color": CHOSEN, "width": 3}, "marker": {"size": 6}, "hoverinfo": "skip"}
     return marks("", [], [], "", mode="lines+markers", customdata=[], showlegend=False, **look)
 
 
 def spent_by_stage(plan: Plan) -> tuple[list[float], list[float]]:
-    """Return the times at which stages of a plan end, after its begin, and the dollars by then."""
+    """Return the end times of a plan's stages, from its start, and the dollars by then."""
     times = [plan.stages[0].begin, *(stage.begin + stage.seconds for stage in plan.stages)]
     return times, [0.0, *accumulate(stage.dollars for stage in plan.stages)]
 
 
 def steps(changes: Sequence[tuple[float, float]], end: float) -> tuple[list[float], list[float]]:
-    """Return times and values to draw as steps: nothing at 0, the last one held until `end`."""
+    """Return times and values to draw as steps: 0 at time 0, the last one held until `end`."""
     points = [(0.0, 0.0), *changes]
     last = (max(end, points[-1][0]), points[-1][1])
     return [at for at, _ in (*points, last)], [float(value) for _, value in (*points, last)]

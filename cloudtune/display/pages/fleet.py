@@ -13,7 +13,7 @@ _POINTS = 400
 
 
 def fleet(report: Report) -> Figure:
-    """Return the GPUs that bill and that train, and the dollars spent, over time."""
+    """Return the billed and the training GPUs, and the dollars spent, over time."""
     clock = TimeUnit.until(report.timeline.over_at)
     plan = report.job.plan.followed
     limits = report.job.limits
@@ -80,7 +80,7 @@ def _spend(report: Report) -> Trace:
 
 
 def _planned(report: Report, plan: Plan) -> list[Trace]:
-    """Return what the plan said before the run: GPUs, and dollars as they fall due by the stage."""
+    """Return the plan before the run: GPUs, and dollars as they fall due by stage."""
     clock = TimeUnit.until(report.timeline.over_at)
     times, spent = figures.spent_by_stage(plan)
     sizes = [
@@ -98,7 +98,7 @@ def _planned(report: Report, plan: Plan) -> list[Trace]:
 
 
 def _changes(report: Report) -> list[Trace]:
-    """Return a mark for each time that the rest was replanned, with the reason."""
+    """Return a mark for each replanning, with the reason."""
     changes = report.plan_changes
     if not changes:
         return []

@@ -16,16 +16,16 @@ from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
 
 _SAME = 1e-6
-# Pixels of a GPU, at most and at least.
+# The maximum and minimum height of a GPU in pixels.
 _TALL = 24
 _LOW = 3
 _HEIGHT = 260
 _MOST = 1500
-# Instances whose names have room.
+# Up to this many instances their names are shown.
 _NAMED = 40
-# A bar that takes less than one in this many parts of the run is too narrow to be seen.
+# A bar shorter than this fraction (1/n) of the run is too narrow to be seen.
 _UNSEEN = 500.0
-# Of more bars than that none has its trial written in it.
+# Up to this many bars show the names of their trials.
 _SHOWN = 400
 
 BOOT = "boots"
@@ -47,7 +47,7 @@ _USES = {"start-up": START, "barrier": WAIT, "lost": LOST}
 
 
 class GpuBar(NamedTuple):
-    """GPUs from row `low` on, from when until when; `trial` is "" where no trial had them."""
+    """GPUs from row `low` on during a time; `trial` is "" if no trial had them."""
 
     low: float
     gpus: float
@@ -60,14 +60,14 @@ class GpuBar(NamedTuple):
 
 @dataclass
 class InstanceRows:
-    """The rows of an instance's GPUs; `base` is its first one in the chart."""
+    """The rows of an instance's GPUs; `base` is the first one in the chart."""
 
     account: InstanceAccount
     base: int
     gpus: GpuRows
 
     def take(self, piece: Slice, begin: float, end: float) -> Iterator[tuple[float, float]]:
-        """Give rows for GPUs: the first of each stretch and how many, the lowest that are free."""
+        """Yield the lowest free rows for GPUs: the first of each stretch, and its length."""
         places = self.gpus.take(piece, begin, end)
         if piece.gpus < 1:
             yield from ((self.base + place.gpu + place.low, place.share) for place in places)
@@ -77,7 +77,7 @@ class InstanceRows:
 
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Give stretches of rows without a gap: the first, and how many."""
+    """Yield contiguous stretches of rows: the first, and the length."""
     for _, neighbours in groupby(enumerate(rows), lambda row: row[1] - row[0]):
         stretch = [row for _, row in neighbours]
         yield stretch[0], len(stretch)
@@ -107,7 +107,7 @@ def gpus(report: Report) -> Figure:
 
 
 def drawn_bars(report: Report) -> tuple[list[InstanceRows], list[GpuBar]]:
-    """Return the rows of each instance, and what is drawn in them: instances, then trials."""
+    """Return the rows of each instance, and the bars in them: instances, then trials."""
     rows: dict[str, InstanceRows] = {}
     count = 0
     for account in report.accounting.instances:
@@ -130,7 +130,7 @@ def _names(rows: Sequence[InstanceRows]) -> dict[str, object]:
 
 
 def _instances(report: Report, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]:
-    """Give the time of each instance that no trial is drawn over."""
+    """Yield the bars of each instance when no trial is drawn over it."""
     for row in rows:
         account = row.account
         instance = report.timeline.instances[account.intent]
@@ -146,7 +146,7 @@ def _instances(report: Report, rows: Iterable[InstanceRows]) -> Iterator[GpuBar]
 
 
 def _sessions(report: Report, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]:
-    """Give what each session did, on the GPUs that it had."""
+    """Yield the bars of each session, on its GPUs."""
     ordered = sorted(uses(report.timeline), key=lambda use: use[0].begin)
     for session, end, stretches in ordered:
         parts = list(_parts(session, stretches, least=report.timeline.over_at / _UNSEEN))
@@ -162,9 +162,9 @@ def _sessions(report: Report, rows: dict[str, InstanceRows]) -> Iterator[GpuBar]
 def _parts(
     session: SessionSpan, stretches: Sequence[Stretch], least: float
 ) -> Iterator[tuple[float, float, str, str]]:
-    """Give what a session did, with neighbours of one kind as one: begin, end, kind and words.
+    """Yield a session's parts, merged by kind: begin, end, kind and words.
 
-    A wait between two epochs that takes less than `least` seconds is left out.
+    A wait between two epochs of less than `least` seconds is left out.
     """
     width = session.start.width
     merged: list[tuple[float, float, str]] = []

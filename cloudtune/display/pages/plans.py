@@ -133,7 +133,7 @@ def _error(colour: str, up: list[float], down: list[float]) -> dict[str, object]
 
 
 def stages(plan: Plan, limits: Limits) -> Figure:
-    """Return the instances of each stage, over time, one offer above the other; and the bill."""
+    """Return the instances of each stage over time, stacked by offer, and the bill."""
     end = plan.stages[-1].begin + plan.stages[-1].seconds
     clock = TimeUnit.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
@@ -172,7 +172,7 @@ def stages(plan: Plan, limits: Limits) -> Figure:
 
 
 def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
-    """Return the bars of an offer, above those of the offers before it."""
+    """Return the bars of an offer, stacked on those of the previous offers."""
     offer = plan.offers[number]
     x = []
     base = []
@@ -219,7 +219,7 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
 
 
 def forecast(proposal: Proposal) -> Figure:
-    """Return the ranges of time and of dollars, of this plan and of the alternatives."""
+    """Return the ranges of time and dollars of this plan and its alternatives."""
     this = proposal.plan if proposal.as_planned is None else proposal.as_planned
     plans = [("this plan", this), *((o.name, o.plan) for o in proposal.alternatives)]
     plans.reverse()  # the first on top

@@ -1,4 +1,4 @@
-"""The page of a run: one that ended, goes on, died, or was simulated."""
+"""The page of a run: ended, still running, dead, or simulated."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _WIDTH = 110
 
 
 def run_page(report: Report) -> str:
-    """Return the page of a run, with all that is known of it until now.
+    """Return the page of a run, as far as it has come.
 
     Raises:
         UsageError: plotly isn't installed.
@@ -34,7 +34,7 @@ def run_page(report: Report) -> str:
 
 
 def figures(report: Report) -> Mapping[str, Figure]:
-    """Return the charts of a run by name, those that it has something for."""
+    """Return the charts of a run by name, without empty ones."""
     charts = {}
     if report.timeline.epochs:
         charts["metric"] = trials.metric_by_time(report)

@@ -1,7 +1,7 @@
 """The trials of a run as charts: their metric against time and dollars, and their configurations.
 
-A line a trial, in few traces: those that came equally far share one, so that a run of hundreds of
-trials stays quick to draw and its legend short.
+Each trial is a line. Trials with the same last epoch share a trace, so that a run of hundreds of
+trials is quick to draw and has a short legend.
 """
 
 import math
@@ -19,20 +19,20 @@ from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.runs.report import Report
 
 _FAILED = "failed"
-# Numbers above zero that span more than this are shown by their logarithms.
+# Positive numbers that span more than this factor are shown on a log scale.
 _LOG = 50.0
-# Where a configuration without a parameter crosses its axis.
+# The place on an axis of configurations without that parameter.
 _MISSING = -0.08
 _MANY = 60
-# Pixels that a parameter needs.
+# The width of a parameter in pixels.
 _ROOMY = 110
 
-# Of a line: its place on both axes, and what is known of it, the trial first; None in a gap.
+# A point of a line: its place on both axes, and its data, the trial first; None in a gap.
 _Point: TypeAlias = tuple[float | None, float | None, list[Any] | None]
 
 
 def groups(report: Report) -> dict[str, list[TrialProgress]]:
-    """Return the trials by how far they came, those that were stopped first before the others."""
+    """Return the trials by their last epoch, ascending."""
     rungs = [rung.epoch for rung in report.rungs]
     by_rung: dict[int, list[TrialProgress]] = {}
     failed = []
@@ -51,7 +51,7 @@ def groups(report: Report) -> dict[str, list[TrialProgress]]:
 
 
 def _drawn(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
-    """Yield each group of trials, and how its lines look: thinner where there are many."""
+    """Yield each group of trials, and its line style: thinner if there are many."""
     grouped = groups(report)
     many = len(report.policy.trials) > _MANY
     deepest = len(grouped) - (_FAILED in grouped) - 1
@@ -149,7 +149,7 @@ def _lines(
     points: Callable[[TrialProgress], Iterable[_Point]],
     hover: str,
 ) -> Trace:
-    """Return the lines of trials that came equally far, with a gap between them."""
+    """Return the lines of trials with the same last epoch, with gaps between them."""
     gap = (None, None, None)
     x, y, data = zip(*(point for trial in trials for point in (*points(trial), gap)), strict=True)
     title = f"{name} ({len(trials)})"
@@ -180,7 +180,7 @@ def _best_text(report: Report) -> str:
 
 @dataclass(frozen=True)
 class _Scale:
-    """One axis of the configurations: where each value is, from 0 to 1, and what stands there."""
+    """One axis of the configurations: the place of each value, from 0 to 1, and its label."""
 
     name: str
     values: Mapping[str, object]
@@ -188,7 +188,7 @@ class _Scale:
     places: Mapping[str, float]
 
     def at(self, trial: str) -> float:
-        """Return where a trial crosses the axis."""
+        """Return the place of a trial on the axis."""
         return self.places.get(trial, _MISSING)
 
     def text(self, trial: str) -> str:

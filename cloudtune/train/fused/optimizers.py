@@ -70,7 +70,7 @@ class SGD(_Numbers):
         gradient: torch.Tensor,
         slots: Tensors,
         numbers: Tensors,
-        steps: torch.Tensor,  # noqa: ARG002  its first step is no other than the rest
+        steps: torch.Tensor,  # noqa: ARG002  its first step is like the others
     ) -> None:
         """Change a parameter of all members, of shape (members, …), in place."""
         number = _broadcast(numbers, parameter)

@@ -21,7 +21,7 @@ def main(path: Path, name: str) -> str:
         model = variables.get(name)
         if isinstance(model, ModelSpace):
             return json.dumps(model.search["mutators"])
-    except BaseException as error:  # noqa: BLE001  whatever a script raises
+    except BaseException as error:  # noqa: BLE001  a script may raise anything
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [1])[-1]

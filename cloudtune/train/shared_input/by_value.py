@@ -100,6 +100,6 @@ def pickle_by_value(thing: object) -> bytes | None:
     file = io.BytesIO()
     try:
         cloudpickle.Pickler(file).dump(thing)
-    except Exception:  # noqa: BLE001  whatever the objects of others raise
+    except Exception:  # noqa: BLE001  users' objects may raise anything
         return None
     return file.getvalue()
