@@ -1,8 +1,8 @@
 """Named profiles from published figures: a plan before owning a GPU.
 
-A name says what trains on what: `resnet50-cifar10@v100`. The figures are those of papers and public
-benchmarks, each with its source and date (docs/profiles.md); they are of their authors' programs,
-not of the user's script, and `script_hash` is empty. What no source tells is assumed, and the
+A name says what trains on what: `resnet50-cifar10@v100`. The figures are from papers and public
+benchmarks, each with its source and date (docs/profiles.md). They are of their authors' programs,
+not of the user's script, so `script_hash` is empty. Figures without a source are assumed, and the
 profile's `source` says so.
 """
 
@@ -18,7 +18,7 @@ from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingP
 from cloudtune.profiles import ratios
 from cloudtune.profiles.csv_table import rows
 
-# Assumed: none are published for EC2's GPU instances.
+# Assumed, because none are published for EC2's GPU instances.
 _DELAYS: dict[str, Any] = {
     "launch": Measurement(20.0, 10.0),
     "boot": Measurement(90.0, 30.0),
@@ -28,7 +28,7 @@ _DELAYS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """What was measured at one width: over how many nodes, and the seconds of an epoch."""
+    """A measurement at one width: the number of nodes, and the seconds of an epoch."""
 
     width: float
     nodes: int
@@ -39,9 +39,9 @@ class Layout:
 class Published:
     """The figures of one named profile.
 
-    `machine` stands for what they were measured on; its name is EC2's where it was there. `batch`
-    is of one GPU where `per_gpu`, else of all GPUs together. `spread` is of one epoch, `error` of
-    all epochs together, both relative.
+    `machine` is where they were measured, with EC2's name if it was there. `batch` is that of one
+    GPU if `per_gpu`, otherwise the total. `spread` is that of one epoch, `error` that of all epochs
+    together, both relative.
     """
 
     name: str
@@ -56,8 +56,8 @@ class Published:
     source: str
 
     def profile(self, machine: InstanceType) -> ScalingProfile:
-        """Return the profile on a machine with this GPU: the widths whose layout was measured."""
-        # Several nodes are never guessed.
+        """Return the profile on a machine with this GPU, with the widths of measured layouts."""
+        # Times over several nodes are never guessed.
         epoch = {
             one.width: Measurement(one.seconds, one.seconds * self.spread)
             for one in self.layouts
@@ -100,10 +100,10 @@ def published_figures(name: str) -> Published:
 
 
 def find(name: str, machine: InstanceType) -> ScalingProfile | None:
-    """Return a bundled profile for an instance type, or None where its GPU compares with nothing.
+    """Return a bundled profile for an instance type; None if its GPU can't be compared.
 
-    For another GPU than the named one it is of what the same workload was published for there; else
-    it is derived, and its `error` says how sure that is.
+    For another GPU than the named one, it is the same workload's published profile for that GPU, or
+    else derived; `error` is its uncertainty.
 
     Raises:
         UsageError: there is no such profile.
@@ -125,7 +125,7 @@ def load(name: str, machine: InstanceType) -> ScalingProfile:
     """Return a bundled profile for an instance type, derived if it is of another GPU.
 
     Raises:
-        UsageError: there is no such profile, or nothing is known about this GPU.
+        UsageError: there is no such profile, or this GPU is unknown.
     """
     profile = find(name, machine)
     if profile is None:

@@ -1,4 +1,4 @@
-"""What a measurement finds: seconds and memory by width, and the widths worth measuring; pure."""
+"""The figures of a measurement: seconds and memory by width, and the widths to measure; pure."""
 
 import itertools
 import math
@@ -13,14 +13,14 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
 from cloudtune.model.trial import EndReason, Parallel, Trial, Width
 
-# How often a width is tried with other configurations, where none of those before could train.
+# How often a width is tried with other configurations if all earlier ones failed.
 TRIES = 3
 
 
 def widths_of(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width, ...]:
     """Return the widths worth measuring on one instance: 1, 2, 4 … and all its GPUs.
 
-    From `least` to `most` GPUs, these two included; none where the instance has fewer.
+    From `least` to `most` GPUs, both included; none if the instance has fewer.
     """
     highest = gpus if most is None else min(gpus, most)
     powers = [2**k for k in range(highest.bit_length())]
@@ -31,7 +31,7 @@ def widths_of(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width
 def packed_widths(pack: int) -> tuple[Width, ...]:
     """Return the shares of a GPU down to `pack` trials on one, from wide to narrow.
 
-    1/2, 1/4 … and 1/pack; none where `pack` is 1.
+    1/2, 1/4 … and 1/pack; none if `pack` is 1.
     """
     powers = [2**k for k in range(1, pack.bit_length()) if 2**k <= pack]
     trials = sorted({*powers, pack} - {1})
@@ -42,7 +42,7 @@ def packed_widths(pack: int) -> tuple[Width, ...]:
 class Phase:
     """Trials of one width that train at the same time: as many as fit, or a single one `alone`.
 
-    `parallel` is how the workers of each share a model, where the script leaves that to the run.
+    `parallel` is how the workers of each share a model, if the script leaves that to the run.
     """
 
     width: Width
@@ -58,8 +58,8 @@ def phases_of(
 ) -> list[Phase]:
     """Return the phases, in order; with `alone` a single trial comes first.
 
-    A width above one GPU has a phase for each strategy. The last of whole GPUs resumes from
-    checkpoints in any case.
+    A width above one GPU has a phase for each strategy. The last phase of whole GPUs always resumes
+    from checkpoints.
     """
     ways = tuple(parallel) or ("",)
     begins = [Phase(1.0, ways[0], alone=True)] * alone
@@ -74,7 +74,7 @@ def instances_for(width: Width, gpus: int) -> int:
 
 
 def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
-    """Yield the trials; where GPUs are shared, more of the same follow, to fill them all."""
+    """Yield the trials; if they share GPUs, followed by copies to fill them all."""
     yield from trials
     for again in itertools.count(2) if width < 1 and trials else ():
         for trial in trials:
@@ -83,10 +83,10 @@ def crew(trials: Sequence[Trial], width: Width) -> Iterator[Trial]:
 
 @dataclass
 class MeasuredSession:
-    """One trial in a phase: when it was asked for, and what its epochs took.
+    """One trial in a phase: when it was requested, and the times of its epochs.
 
-    `reported_at` is when it last said anything. `undisturbed` are the seconds of epochs without
-    those in which it waited for a core.
+    `reported_at` is the time of its last report. `undisturbed` are the seconds of epochs without
+    waits for a core.
     """
 
     command: StartTrial
@@ -106,11 +106,11 @@ class MeasuredSession:
 
     @property
     def trained(self) -> int:
-        """How many epochs it has trained that count."""
+        """The number of its epochs that count."""
         return len(self.seconds) + (self.first_at is not None)
 
     def note(self, event: EpochDone, most: int) -> None:
-        """Take note of an epoch; only the first few count."""
+        """Record an epoch; only the first few count."""
         self.reported_at = event.at
         if event.memory_mib is not None:
             self.memory = max(event.memory_mib, self.memory or 0.0)
@@ -122,7 +122,7 @@ class MeasuredSession:
             self.seconds.append(event.seconds)
 
     def count(self, figures: "MeasuredFigures") -> None:
-        """Split what it took into training and getting there, and add both to the figures."""
+        """Split its time into training and set-up, and add both to the figures."""
         seconds = self.seconds or [self.first_seconds]
         width = self.phase.width
         self.counted = True
@@ -139,7 +139,7 @@ class MeasuredSession:
         (figures.resize if self.resumed else figures.start).append(overhead)
 
     def seconds_at(self, width: Width, epochs: int) -> float:
-        """Return what some epochs may take at another width, setting it up included."""
+        """Return the seconds that some epochs may take at another width, including set-up."""
         assert self.first_at is not None
         setup = max(0.0, self.first_at - self.first_seconds - self.asked_at)
         an_epoch = sum(self.seconds) / len(self.seconds) if self.seconds else self.first_seconds
@@ -147,7 +147,7 @@ class MeasuredSession:
 
 
 def seconds_for(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) -> float:
-    """Return what some epochs may take at a width, as the measured ones tell; 0 without any."""
+    """Return the seconds that some epochs may take at a width, by measured ones; 0 without any."""
     counted = [session for session in sessions if session.counted]
     if not counted:
         return 0.0
@@ -172,9 +172,9 @@ class Failed:
 
 @dataclass(frozen=True)
 class MeasureWork:
-    """What is to be measured, as the first epoch tells: its width, its seconds, those before it.
+    """The work of a measurement after its first epoch: the epoch's width and seconds, and the rest.
 
-    Nothing is known of other widths yet: more GPUs are taken to be no faster at all.
+    Other widths are unknown yet: more GPUs are assumed to be no faster.
     """
 
     phases: Sequence[Width]
@@ -183,17 +183,17 @@ class MeasureWork:
     setup: float
 
     def seconds(self, epochs: int) -> float:
-        """Return the seconds that are left to measure, with that number of epochs at each width."""
+        """Return the seconds left to measure, with that number of epochs at each width."""
         by_phase = [self.epoch * max(1.0, self.width / other) for other in self.phases]
         return (
             sum([epochs * seconds + self.setup for seconds in by_phase]) - self.epoch - self.setup
         )
 
     def fitting(self, wanted: int, seconds: float) -> int:
-        """Return how many epochs at each width fit into these seconds, two at least.
+        """Return how many epochs at each width fit into these seconds, usually at least two.
 
-        One only where two don't fit: a first epoch is slower than those after it. Shares of a GPU
-        are left out before that.
+        One only if two don't fit, because a first epoch is slower than later ones. Before that,
+        shares of a GPU are left out.
         """
         alone = replace(self, phases=[width for width in self.phases if width >= 1])
         for work in (self, alone):
@@ -214,11 +214,11 @@ class MeasureError(CloudtuneError):
 
 @dataclass
 class MeasuredFigures:
-    """Everything measured so far, in seconds; memory in MiB, the most at each width.
+    """Everything measured so far, in seconds; peak memory in MiB at each width.
 
-    Of a width that was measured by several strategies, the one with the shortest epoch counts.
-    `alone` are epochs of a single trial on one GPU of an instance that has no other, without the
-    seconds in which it waited for a core that somebody else had.
+    For a width measured with several strategies, the one with the shortest epoch counts. `alone`
+    are epochs of a single trial on an otherwise empty instance, without waits for a core that
+    another process had.
     """
 
     launch: list[float] = field(default_factory=list)
@@ -233,11 +233,10 @@ class MeasuredFigures:
 
     @property
     def core_seconds(self) -> float:
-        """What an epoch takes on one core, where that is all that a worker has.
+        """The seconds of an epoch on one core, if a worker has no more.
 
-        The least that was seen of a trial by itself: whatever else the machine does only adds to
-        it, in caches as well. Where none was trained alone, that of the narrowest width, on as many
-        cores.
+        The shortest epoch of a trial by itself: other load on the machine only adds to it, also
+        through caches. If none was trained alone, that of the narrowest width, times its cores.
         """
         if self.alone:
             return min(self.alone)
@@ -258,7 +257,7 @@ class MeasuredFigures:
         return {w: mib for (w, name), mib in self.worker_memory.items() if self.parallel[w] == name}
 
     def comparisons(self) -> Iterator[str]:
-        """Yield what an epoch took at each width that was measured by several strategies."""
+        """Yield the epochs' times at each width that was measured with several strategies."""
         for width, chosen in self.parallel.items():
             took = {name: fmean(self.epochs[w, name]) for w, name in self.epochs if w == width}
             others = [f"{name}: {took[name]:.3g} s" for name in took if name != chosen]
@@ -269,7 +268,7 @@ class MeasuredFigures:
     def add_epochs(
         self, width: Width, seconds: Sequence[float], memory: float | None, parallel: Parallel = ""
     ) -> None:
-        """Take in what one trial's epochs took, and the most memory that its worker had."""
+        """Add the times of one trial's epochs, and the peak memory of its worker."""
         self.epochs.setdefault((width, parallel), []).extend(seconds)
         if memory is not None:
             before = self.worker_memory.get((width, parallel), 0.0)
@@ -277,7 +276,7 @@ class MeasuredFigures:
 
     @property
     def enough(self) -> bool:
-        """Whether a profile can be made of it; a change of width is else taken for a start."""
+        """Whether there is enough for a profile; without a resize, a start stands in for it."""
         return all((self.launch, self.boot, self.start, self.release, self.epoch))
 
     def profile(

@@ -1,21 +1,21 @@
-"""What earlier runs of a script saw, put together with what was measured of it.
+"""The timings of earlier runs of a script, combined with its measured profile.
 
-Sources are a profile and runs, each with its seconds of an epoch by width and its delays. They
-count by their precision: 1 / v, where v is how far what one tells may be from the truth,
+The sources are a profile and runs, each with its seconds of an epoch by width and its delays. They
+are weighted by precision: 1 / v, where v is the variance of a source,
 
     v = (configurations' spread)^2 / configurations + (machines' spread)^2 + (epoch's)^2 / epochs
 
-with the spreads of priors.csv, and for a derived profile its error as well. So a run of forty
-trials counts for more than a measurement of one, and a measurement of eight for more than a run of
-two. Published figures are another program's: they count as if off by as much as they say.
+with the spreads of priors.csv, and for a derived profile also its error. So a run of forty trials
+counts for more than a measurement of one, and a measurement of eight for more than a run of two.
+Published figures are another program's: they count as wrong by as much as they say.
 
-What is newer goes first. An older source that contradicts all newer ones (by more than three
-standard deviations of both) has no part in the seconds: the data, or the machines, have changed.
-Where only some widths were seen, the others are slower or faster by as much as these.
+Newer sources come first. An older source that contradicts all newer ones (by more than three
+standard deviations of both) doesn't count: the data, or the machines, have changed. If only some
+widths were seen, the others are scaled by the same factor.
 
-A delay is the mean over its sources in the same way. How much it differs from run to run is what
-these tell together with the table, which counts as four runs; the table's figure is how far one run
-is from another, so that the mean of R is off by sqrt((1 + 1/R) / 2) of it.
+A delay is the mean over its sources in the same way. Its spread from run to run is that of the
+sources combined with the table's, which counts as four runs; the table's figure is how far one run
+is from another, so the mean of R runs is off by sqrt((1 + 1/R) / 2) of it.
 """
 
 import math
@@ -27,11 +27,11 @@ from cloudtune.model.scaling import DELAYS, PUBLISHED, Measurement, ScalingProfi
 from cloudtune.model.trial import Parallel, Width
 from cloudtune.profiles.priors import Prior, prior
 
-# Sources that differ by more standard deviations can't both be of today.
+# Sources that differ by more standard deviations can't both be valid today.
 _CONTRADICTS = 3.0
-# How far published figures of another program may be off; relative.
+# How far published figures of another program may be off (relative).
 _ANOTHERS = 1.0
-# The table's spread from run to run counts as that of this many runs.
+# The table's spread from run to run counts as this many runs.
 _WEIGHT = 4
 _BY_MARKET = frozenset({"launch", "boot", "release"})
 _PROFILE = ""
@@ -39,10 +39,9 @@ _PROFILE = ""
 
 @dataclass(frozen=True)
 class EpochTimes:
-    """What a trial's epochs took on one instance type at one width, in seconds.
+    """The seconds of a trial's epochs on one instance type at one width.
 
-    Without the first epoch of each start, which is slower; where there were no others, these
-    (`first`).
+    Without the first epoch of each start, which is slower, unless there are no others (`first`).
     """
 
     instance_type: str
@@ -54,7 +53,7 @@ class EpochTimes:
 
 @dataclass(frozen=True)
 class DelayTimes:
-    """What one of a profile's `DELAYS` took in a run, by instance type and market."""
+    """The times of one of a profile's `DELAYS` in a run, by instance type and market."""
 
     instance_type: str
     market: str
@@ -64,9 +63,9 @@ class DelayTimes:
 
 @dataclass(frozen=True)
 class RunTimes:
-    """What a run saw that began `at` (ISO 8601): `trials` are the epochs of each of its trials.
+    """The times of a run that began `at` (ISO 8601): `trials` has the epochs of each trial.
 
-    `crowded` are the instance types and shares of a GPU at which one ran out of memory.
+    `crowded` are the instance types and shares of a GPU at which a trial ran out of memory.
     """
 
     run: str
@@ -76,18 +75,18 @@ class RunTimes:
     crowded: frozenset[tuple[str, Width]] = frozenset()
 
     def tells(self, machine: str) -> bool:
-        """Whether it trained on an instance type, or booted one."""
+        """Whether the run trained on an instance type, or booted one."""
         trained = any(times.instance_type == machine for trial in self.trials for times in trial)
         return trained or any(delay.instance_type == machine for delay in self.delays)
 
 
 @dataclass(frozen=True)
 class _Point:
-    """The seconds of an epoch at a width, as a logarithm, and its relative variance.
+    """The logarithm of the seconds of an epoch at a width, and its relative variance.
 
-    `shares` are the parts of its sources; `per_trial` is one over the configurations behind it, and
-    `error` what is left of a derived profile's, `own` of a predicted width's. `sd` is the spread of
-    an epoch, of `count`.
+    `shares` are the contributions of its sources; `per_trial` is one over the number of
+    configurations; `error` is what is left of a derived profile's error, `own` of a predicted
+    width's. `sd` is the spread of an epoch, over `count`.
     """
 
     log: float
@@ -105,11 +104,11 @@ class _Point:
         return Measurement(mean, self.sd * mean, self.count, self.own * mean)
 
     def at(self, log: float, like: "_Point") -> "_Point":
-        """Return it at another height: as sure as the point whose height that is."""
+        """Return this point at another value, with the certainty of the point it comes from."""
         return replace(like, log=log, sd=self.sd, count=self.count, own=self.own)
 
     def with_older(self, older: "_Point", weight: float) -> "_Point":
-        """Return the two together, of which the older has so much weight."""
+        """Return the two combined, with that weight for the older."""
         if weight == 0:
             return self
         own = 1 - weight
@@ -141,12 +140,12 @@ def with_earlier_runs(
     paced: bool = False,
     script: str = "",
 ) -> ScalingProfile | None:
-    """Return a profile with what earlier runs saw on its instance type, in a market of a provider.
+    """Return a profile combined with earlier runs on its instance type, in a provider's market.
 
-    Without a profile it is what they saw: None if that isn't all that a profile has. Where
-    training is `paced` by the very profile, the seconds of an epoch are as it says: they would
-    follow themselves. Without a run that tells anything, the profile is returned as it is; so is
-    one that has been here before (what it can't tell is assumed by then).
+    Without a profile, the result only has the runs' times, or is None if they aren't enough. If
+    training is `paced` by the profile itself, its seconds of an epoch stay, because the runs only
+    followed it. Without a usable run the profile is returned unchanged; so is one that was combined
+    before.
     """
     if profile is not None and profile.assumed:
         return profile
@@ -207,7 +206,7 @@ def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
 def _curve(
     profile: ScalingProfile | None, runs: Sequence[RunTimes], machine: str, where: str
 ) -> dict[Width, _Point]:
-    """Return the seconds of an epoch by width; empty where no run trained on the type."""
+    """Return the seconds of an epoch by width; empty if no run trained on the type."""
     parallel = {} if profile is None else profile.parallel
     sources = [(run.at, _of_run(run, machine, parallel, where)) for run in runs]
     if not any(points for _, points in sources):
@@ -243,9 +242,9 @@ def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
 def _of_run(
     run: RunTimes, machine: str, parallel: Mapping[Width, Parallel], where: str
 ) -> dict[Width, _Point]:
-    """Return what a run saw: at the width that most trials had their mean, an epoch counts one.
+    """Return a run's points: at the width that most trials used, their mean.
 
-    At other widths it is that, times as many as the trials took that trained at both.
+    At other widths it is that mean, times the ratio of the trials that trained at both.
     """
     cells: dict[Width, dict[int, EpochTimes]] = {}
     for number, trial in enumerate(run.trials):
@@ -254,7 +253,7 @@ def _of_run(
             is_of_it = epoch.instance_type == machine and (epoch.parallel or "ddp") == strategy
             if is_of_it and epoch.seconds.mean > 0:
                 cells.setdefault(epoch.width, {})[number] = epoch
-    for width, cell in cells.items():  # first epochs count where there are no others
+    for width, cell in cells.items():  # first epochs count if there are no others
         steady = {number: epochs for number, epochs in cell.items() if not epochs.first}
         cells[width] = steady or cell
     if not cells:
@@ -305,7 +304,7 @@ def _variance(per_trial: float, epochs: int, where: str) -> float:
 
 
 def _with_older(newer: dict[Width, _Point], older: dict[Width, _Point]) -> dict[Width, _Point]:
-    """Return two sources together; the older counts for its form alone if it contradicts."""
+    """Return two sources combined; if the older contradicts, only the shape of its curve counts."""
     both = [width for width in newer if width in older]
     if not both:
         return {**older, **newer}
@@ -332,7 +331,7 @@ def _delay(
     *,
     published: bool,
 ) -> Measurement | None:
-    """Return a delay as runs and a profile together have it; None where no run has seen it."""
+    """Return a delay combined from runs and a profile; None if no run has seen it."""
     delays = [delay for delay in runs if delay is not None]
     if not delays:
         return None
@@ -358,14 +357,14 @@ def _delay(
 
 
 def _delays_of(run: RunTimes, name: str, machine: str, market: str) -> list[Measurement]:
-    """Return what a run saw of a delay on a type: in the market, else in any."""
+    """Return a run's times of a delay on a type: in the market, or else in any."""
     delays = [e for e in run.delays if (e.instance_type, e.delay) == (machine, name)]
     here = [delay for delay in delays if delay.market == market and name in _BY_MARKET]
     return [delay.seconds for delay in (here or delays)]
 
 
 def _pooled(measurements: Sequence[Measurement]) -> Measurement | None:
-    """Return several means as one, with the spread around each; None of none."""
+    """Return several means pooled, with the spread around each; None if there are none."""
     if not measurements:
         return None
     count = sum(max(1, times.n) for times in measurements)

@@ -1,14 +1,14 @@
-"""How many trials are worth a GPU, from what one and two take on it (`--pack auto`); pure.
+"""How many trials to pack on a GPU, from the times of one and two on it (`--pack auto`); pure.
 
     t(k) = t1 (1 + (k - 1) s),   s = t2 / t1 - 1
 
-seconds for an epoch of each of k trials. It is Amdahl's law (1967) for the throughput k t1 / t(k),
-where s is the part of an epoch in which a trial needs the GPU to itself. That two say how many fit,
-by the memory that each has, is Hydro's idea (OSDI'23).
+seconds for an epoch of each of k trials. This is Amdahl's law (1967) for the throughput
+k t1 / t(k), where s is the part of an epoch in which a trial needs the GPU to itself. Predicting
+from the memory of two trials how many fit is Hydro's idea (OSDI'23).
 
-How far it is off is ours, from docs/mps.md: eight trials on an H200, predicted from two, of three
-models, by MPS and in turns, took 0.65 to 1.9 times as long, with a root mean square of 34 % for two
-doublings. So nothing is predicted beyond eight.
+The error is from our own measurements (docs/mps.md): eight trials on an H200, predicted from two,
+for three models, with MPS and time slicing, took 0.65 to 1.9 times as long, with a root mean square
+of 34 % for two doublings. So nothing is predicted beyond eight.
 """
 
 import math
@@ -18,20 +18,20 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.text import width_text
 from cloudtune.profiles.measurements import packed_widths
 
-# The most trials that are predicted.
+# The maximum number of trials in a prediction.
 _MOST = 8
 # Relative error of a prediction, for each doubling beyond two.
 _OFF = 0.17
-# Less gain than that isn't worth it, however well it was measured: neighbours share faults.
+# A smaller gain isn't worth it, however well it was measured: trials on one GPU share failures.
 _NOISE = 0.05
 
 
 def packed(profile: ScalingProfile, gpu_memory_mib: float) -> tuple[ScalingProfile, str]:
-    """Return a profile with the shares of a GPU that are worth it, and a sentence on them.
+    """Return a profile with the shares of a GPU that are worth it, and a sentence about them.
 
-    The profile has one and two trials on a GPU, or no two where that failed: then it stays as it
-    is. The narrower shares are predicted (`n` is 0), down to the last that fits into the memory and
-    gains more than noise. Where a GPU has memory, and what a trial needs isn't known, none is.
+    The profile has one and two trials on a GPU; if two failed, it stays unchanged. Narrower shares
+    are predicted (`n` is 0), down to the last that fits into the memory and gains more than noise.
+    None is predicted if a GPU has memory and a trial's need is unknown.
     """
     one = profile.epoch.get(1.0)
     two = profile.epoch.get(0.5)

@@ -1,8 +1,8 @@
-"""What isn't known of a profile: spreads that few measurements can't tell, from a table.
+"""Priors of a profile: spreads that a few measurements can't show, from a table.
 
 One measurement says nothing about its spread, and many in one run nothing about the next run. So a
-forecast takes the spreads of priors.csv: those from run to run as they stand (`Measurement.error`,
-`ScalingProfile.error`), those within a run together with what was measured, as if the prior were
+forecast uses the spreads of priors.csv: those from run to run unchanged (`Measurement.error`,
+`ScalingProfile.error`), those within a run combined with the measured ones, as if the prior were
 four measurements.
 """
 
@@ -17,7 +17,7 @@ from cloudtune.profiles.csv_table import rows
 
 # The table's spread within a run counts as that of this many measurements.
 _WEIGHT = 4
-# What is left of the variance between configurations: about four trials say how long a run is.
+# The remaining share of the variance between configurations: about four trials set a run's length.
 _SHARE = 0.25
 
 
@@ -34,7 +34,7 @@ class Prior:
 
 @cache
 def prior(what: str, where: str) -> Prior:
-    """Return what is assumed of a duration at a provider; of one that isn't named, the general."""
+    """Return the prior of a duration at a provider; or the general one if it isn't in the table."""
     by_place = {row["where"]: row for row in rows("priors.csv") if row["what"] == what}
     row = by_place.get(where, by_place[""])
     between, within, floor = (float(row[name]) for name in ("between", "within", "floor"))
@@ -42,16 +42,16 @@ def prior(what: str, where: str) -> Prior:
 
 
 def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
-    """Return a profile with the spread that its figures must be believed to have at a provider.
+    """Return a profile with the spreads of its figures at a provider, measured and prior.
 
-    Its means are what they were. `assumed` says in words what is of the table; a profile that has
-    been here before is returned as it is.
+    The means don't change. `assumed` says which spreads come from the table; a profile that already
+    has them is returned unchanged.
     """
     if profile.assumed:
         return profile
     by_epoch = prior("epoch", where)
     epoch = {width: _within(m, by_epoch) for width, m in profile.epoch.items()}
-    # How far the speeds of a run's trials may be off, all of them together; relative.
+    # How far the speeds of all trials of a run may be off together (relative).
     configurations = prior("speed of other configurations", where).between
     machines = prior("speed of other machines", where).between
     many = math.sqrt(1 / max(1, profile.configurations) + _SHARE)
@@ -65,9 +65,9 @@ def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
 
 
 def _delay(measured: Measurement, assumed: Prior) -> Measurement:
-    """Return a delay with its spread within a run, and how far its mean may be off in another.
+    """Return a delay with its spread within a run, and the error of its mean in another.
 
-    Several runs have shown how far where the measurement says it.
+    If the measurement has such an error, several runs have shown it.
     """
     within = _within(measured, assumed)
     if measured.error > 0:
@@ -78,9 +78,9 @@ def _delay(measured: Measurement, assumed: Prior) -> Measurement:
 
 
 def _within(measured: Measurement, prior_spread: Prior) -> Measurement:
-    """Return a duration with its spread within a run: as measured and as assumed, by their counts.
+    """Return a duration with its spread within a run: measured and prior, weighted by counts.
 
-    More than was measured it is only where few were measured.
+    The spread exceeds the measured one only if there are few measurements.
     """
     own = max(0, measured.n - 1)
     if own == 0 and measured.sd > 0:  # published figures without a count

@@ -1,7 +1,7 @@
-"""What is said beside times and prices: whether they were measured, and where and when, or not.
+"""The origin of times and prices in words: whether they were measured, where and when.
 
-The figures of a plan, a run and a report all rest on profiles, so this is all that any screen says
-of them. `Provenance` in `scaling` is what is kept: in profiles, saved plans and ledgers.
+The figures of plans, runs and reports are all based on profiles, and every screen describes them
+with these texts. Profiles, saved plans and ledgers store `Provenance` (model/scaling.py).
 """
 
 import math
@@ -13,19 +13,19 @@ from cloudtune.model.text import ago_text, counted
 from cloudtune.profiles.store import age
 
 _DERIVED = "derived"
-# A source with at least this part in a figure is named as its only one.
+# A source with at least this share in a figure is named as its only one.
 _ALL = 0.995
-# This many different origins, or more, are named by their kinds.
+# From this many different origins on, only their kinds are named.
 _SEVERAL = 3
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What the seconds of several profiles rest on together, and with them all dollars.
+    """The common basis of several profiles' seconds, and so of all dollars.
 
-    `kinds` are those that occur, "derived" among them, in the order of how little they say of a
-    real run. `text` is what stands beside figures: "emulated", "measured 3 days ago on g5.xlarge".
-    `measured` is whether every figure was measured on the very machines that are rented.
+    `kinds` are those that occur, including "derived", from the least to the most reliable for a
+    real run. `text` is shown with figures: "emulated", "measured 3 days ago on g5.xlarge".
+    `measured` is whether every figure was measured on the machines that are rented.
     """
 
     text: str
@@ -33,24 +33,24 @@ class Basis:
 
     @property
     def measured(self) -> bool:
-        """Whether everything was measured on the machines that it is of."""
+        """Whether everything was measured on its own machines."""
         return self.kinds == (MEASURED,)
 
     @property
     def own(self) -> bool:
-        """Whether nothing is of another program or another type."""
+        """Whether nothing comes from another program or another type."""
         return not {PUBLISHED, _DERIVED}.intersection(self.kinds)
 
     @property
     def emulated(self) -> bool:
-        """Whether some of it was made up by the emulated cloud."""
+        """Whether some of it comes from the emulated cloud."""
         return EMULATED in self.kinds
 
 
 def origin_text(profile: ScalingProfile, today: str) -> str:
-    """Return where a profile comes from, as it stands beside a figure; `today` as 2026-11-21.
+    """Return a profile's origin, as shown with a figure; `today` as in 2026-11-21.
 
-    Only the runs, where all figures are from earlier runs.
+    Only the runs, if all figures are from earlier runs.
     """
     runs = _runs(profile, today)
     if runs and math.fsum(run.share for run in profile.seen) > _ALL:
@@ -59,7 +59,7 @@ def origin_text(profile: ScalingProfile, today: str) -> str:
 
 
 def seen_text(seen: Seen, where: str, today: str) -> str:
-    """Return what an earlier run adds to a profile on an instance type, in a line."""
+    """Return what an earlier run contributes to a profile on an instance type, in a line."""
     days = age(seen.at, today)
     when = "" if days is None else f", {ago_text(days)}"
     counts = (seen.epochs, seen.trials, seen.instances)
@@ -71,7 +71,7 @@ def seen_text(seen: Seen, where: str, today: str) -> str:
 
 
 def _runs(profile: ScalingProfile, today: str) -> str:
-    """Return which earlier runs a profile's figures are of, "" where there are none."""
+    """Return the earlier runs in a profile's figures; "" if there are none."""
     if not profile.seen:
         return ""
     days = age(profile.seen[0].at, today)
@@ -96,9 +96,9 @@ def _source(profile: ScalingProfile, today: str) -> str:
 
 
 def basis(profiles: Iterable[ScalingProfile], today: str, *, paced: bool = False) -> Basis:
-    """Return what is said of figures that rest on all these profiles.
+    """Return the basis of figures that depend on all these profiles.
 
-    Where training is `paced`, figures are emulated even if the pace follows what was measured.
+    If training is `paced`, figures are emulated even if the pace follows measurements.
     """
     used = list(profiles)
     texts = list(dict.fromkeys(origin_text(profile, today) for profile in used))

@@ -1,7 +1,7 @@
-"""From one instance type to another: how much faster its GPUs train, and how sure that is.
+"""From one instance type to another: how much faster its GPUs train, and how certain that is.
 
-A ratio is the median over what was measured on both GPUs, and its spread is how far the programs
-differ: a single program may well be at the edge of it. No ratio is made from data sheets.
+A ratio is the median over the programs measured on both GPUs, and its spread is how far these
+differ: a single program may well be at the edge. No ratio comes from data sheets.
 """
 
 import math
@@ -13,7 +13,7 @@ from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
 from cloudtune.profiles.csv_table import rows
 
-# Assumed: the same GPU in another machine, with other CPUs, disks and links.
+# Assumed, for the same GPU in another machine with other CPUs, disks and links.
 SAME_GPU_SPREAD = 0.05
 
 
@@ -28,7 +28,7 @@ class Ratio:
     source: str
 
     def then(self, other: "Ratio", over: str) -> "Ratio":
-        """Return the ratio of both steps, as uncertain as the two together."""
+        """Return the ratio of both steps, with their combined uncertainty."""
         return Ratio(
             self.ratio * other.ratio,
             math.hypot(self.spread, other.spread),
@@ -52,9 +52,9 @@ def measured_ratios() -> dict[tuple[str, str], Ratio]:
 
 
 def between(slow: str, fast: str) -> Ratio | None:
-    """Return how many times as fast the second GPU is, over one other GPU at most; None: unknown.
+    """Return how many times as fast the second GPU is, via at most one other GPU; None if unknown.
 
-    Where several others were measured with both, the one that leaves the least doubt is taken.
+    If several others were measured with both, the most certain one counts.
     """
     slow = slow.lower()
     fast = fast.lower()
@@ -69,12 +69,12 @@ def between(slow: str, fast: str) -> Ratio | None:
 def derive(
     profile: ScalingProfile, from_type: InstanceType, to_type: InstanceType
 ) -> ScalingProfile | None:
-    """Return the profile for another instance type, or None where nothing is known about its GPU.
+    """Return the profile for another instance type; None if its GPU is unknown.
 
-    Every epoch is divided by the ratio, and `error` grows by its spread. Only widths stay whose
-    layout was measured: within one instance of both types, or over whole instances where both have
-    as many GPUs; a packed width only on the same GPU. That a faster GPU waits longer for its
-    peers is in no ratio: wide trials may gain less.
+    Every epoch is divided by the ratio, and `error` grows by its spread. Only widths with a
+    measured layout stay: within one instance of both types, or over whole instances if both have
+    the same number of GPUs; a packed width only on the same GPU. Ratios don't include that a faster
+    GPU waits longer for its peers: wide trials may gain less.
     """
     if from_type.name == to_type.name:
         return profile

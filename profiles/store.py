@@ -1,8 +1,8 @@
 """Profiles on disk: versioned JSON, keyed by script, instance type and width.
 
-A profile is looked for in this order: what was named (a bundled profile or a file), the store of
-this machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. A profile of something
-else than what runs now (`Identity`) isn't used; one of published figures belongs to no script.
+Profiles are looked up in this order: a named one (a bundled profile or a file), the store of this
+machine (CLOUDTUNE_HOME/profiles), `profile.json` beside the experiment. A profile whose `Identity`
+differs from what runs now isn't used; published figures belong to no script.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ BESIDE = "profile.json"
 
 
 def script_hash(script: Path) -> str:
-    """Return the SHA-256 of a training script: what its profiles are keyed by."""
+    """Return the SHA-256 of a training script, the key of its profiles."""
     return hashlib.sha256(script.read_bytes()).hexdigest()
 
 
@@ -41,8 +41,8 @@ def read(path: Path) -> list[ScalingProfile]:
     """Return the profiles of a file.
 
     Raises:
-        UsageError: there is no such file, it holds no profiles of a version that we read, or
-            figures that nothing can take, as an epoch of 0 seconds.
+        UsageError: there is no such file, it has no profiles of a known version, or impossible
+            figures, such as an epoch of 0 seconds.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -63,14 +63,14 @@ def read(path: Path) -> list[ScalingProfile]:
 
 
 def _with_provenance(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a profile's JSON with where it comes from, which earlier versions didn't write."""
+    """Return a profile's JSON with its provenance, which earlier versions didn't write."""
     if "provenance" in data or "emulated cloud" not in data["source"]:
         return data
     return {**data, "provenance": {"origin": EMULATED}}
 
 
 def age(measured_at: str, today: str) -> int | None:
-    """Return how many days old a profile is on a day, YYYY-MM-DD; None where it has no date."""
+    """Return the age of a profile in days on a date, YYYY-MM-DD; None if it has no date."""
     try:
         days = date.fromisoformat(today) - date.fromisoformat(measured_at[:10])
     except ValueError:
@@ -79,12 +79,12 @@ def age(measured_at: str, today: str) -> int | None:
 
 
 def stored_path(store: Path, key: str, instance_type: str) -> Path:
-    """Return where the store keeps a profile; `key` is its identity's digest or, older, a hash."""
+    """Return the path of a profile in the store; `key` is the digest of its identity."""
     return store / f"{key[:16]}-{instance_type}.json"
 
 
 def keep(store: Path, profile: ScalingProfile) -> Path:
-    """Put a profile into the store; return where."""
+    """Save a profile in the store; return its path."""
     key = profile.script_hash if profile.identity is None else _digest(profile.identity)
     path = stored_path(store, key, profile.instance_type)
     write(path, [profile])
@@ -96,9 +96,9 @@ def _digest(identity: Identity) -> str:
 
 
 def changes(profile: ScalingProfile, script: str, identity: Identity | None) -> list[str]:
-    """Return what has changed since a profile was measured and is likely to change speed.
+    """Return the changes since a profile was measured that are likely to change the speed.
 
-    `script` is the hash of the script as it is now: all that profiles before 0.3 know.
+    `script` is the present hash of the script, the only identity of profiles before 0.3.
     """
     if profile.identity is not None and identity is not None:
         return list(profile.identity.changes(identity))
@@ -115,18 +115,18 @@ def resolve(
     identity: Identity | None = None,
     note: Callable[[str], object] = str,
 ) -> list[ScalingProfile]:
-    """Return the profiles there are for the wanted instance types, at most one of each.
+    """Return the existing profiles for the wanted instance types, at most one of each.
 
-    `given` names a bundled profile ("resnet50-cifar10@v100"), which is taken for every type that
-    has its GPU and derived for those it compares with, or a file. `script` and `identity` say what
-    runs now; `note` is called with a line on each profile of the script that isn't of that.
+    `given` is a file or names a bundled profile ("resnet50-cifar10@v100"), which is used for every
+    type with its GPU, and derived for comparable ones. `script` and `identity` are what runs now;
+    `note` is called with a line on each profile of another version of the script.
 
     Raises:
-        UsageError: there is no such bundled profile, it fits none of the types, or a file that was
-            named can't be used.
+        UsageError: there is no such bundled profile, it fits none of the types, or a named file
+            can't be used.
     """
     name = str(given)
-    # One there is, or no file and of that form.
+    # A known name, or one of that form which isn't a file.
     is_bundled = name in bundled.names() or ("@" in name and not Path(name).exists())
     names = [machine.name for machine in instance_types]
     if given is None:
@@ -176,7 +176,7 @@ def _kept(
 
 
 def _of_script(store: Path, instance_type: str, identity: Identity) -> Iterator[ScalingProfile]:
-    """Yield the store's profiles of a script, whatever it was then, on an instance type."""
+    """Yield the store's profiles of any version of a script on an instance type."""
     for path in store.glob(f"*-{instance_type}.json"):
         try:
             profiles = read(path)
@@ -219,7 +219,7 @@ def _for_types(
 
 
 def _impossible(profile: ScalingProfile) -> Iterator[str]:
-    """Yield what is wrong with a profile's figures, by its instance type and field."""
+    """Yield the impossible figures of a profile, by instance type and field."""
     where = f"the profile of {profile.instance_type}"
     if not profile.epoch:
         yield f"{where}: `epoch` is empty: no width was measured"

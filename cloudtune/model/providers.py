@@ -1,6 +1,6 @@
-"""Which clouds there are, and what an experiment may say of each: plain data, no cloud is loaded.
+"""The registered clouds, and the fields that experiments have for each, without loading a cloud.
 
-To add a cloud is a line in PROVIDERS, and a package in `infra/` (docs/architecture.md).
+To add a cloud, add a line to PROVIDERS and a package to `infra/` (docs/architecture.md).
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Registered:
-    """A cloud's line: where its code is, and how its part of an experiment differs from others'.
+    """A cloud: where its code is, and how its section of an experiment differs from others'.
 
-    `implementation` is "module:name" of its `infra.provider.Provider`, loaded when it is used.
-    `defaults` are fields of the section `cloud` that have another value there if nothing is
-    written. Fields in `fixed` must keep their value; the message about another one says `why`.
-    `own` are fields that only some clouds have. `here`: its instances are this very machine, and
-    what runs here runs there. `packs`: instances fetch the environment that is built for
-    them. `place` is the field that says where it is.
+    - `implementation`: "module:name" of its `infra.provider.Provider`, loaded on use.
+    - `defaults`: defaults of fields of the section `cloud` that differ for this cloud.
+    - `fixed`: fields that must keep their value; the error about another value says `why`.
+    - `own`: fields that only some clouds have.
+    - `here`: its instances are this machine, so what runs here runs there.
+    - `packs`: instances fetch an environment that is built for them.
+    - `place`: the field that says where it is.
     """
 
     implementation: str
@@ -36,11 +37,11 @@ class Registered:
 
     @property
     def priced_by_its_user(self) -> bool:
-        """Whether an hour costs what the experiment says, and nothing if it says nothing."""
+        """Whether the experiment sets the price of an hour, 0 by default."""
         return not self.own.isdisjoint({"price", "prices"})
 
 
-# By the name that stands in experiments; the first is the default.
+# By name in experiments; the first is the default.
 PROVIDERS: dict[str, Registered] = {
     "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED", here=True),
     "aws": Registered("cloudtune.infra.aws.provider:AWS", own=frozenset({"head_type", "regions"})),
@@ -85,5 +86,5 @@ PROVIDERS: dict[str, Registered] = {
 
 
 def owners(name: str) -> tuple[str, ...]:
-    """Return the clouds that a field is limited to; none where all clouds have it."""
+    """Return the clouds that a field is limited to; none if all clouds have it."""
     return tuple(provider for provider, line in PROVIDERS.items() if name in line.own)

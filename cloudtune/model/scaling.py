@@ -1,4 +1,4 @@
-"""How a training script scales on one instance type, with spread: what a plan is made from."""
+"""How a training script scales on one instance type, with spread: the basis of plans."""
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from cloudtune.model.trial import GPU_ROUNDING, Parallel, Width
 
 # The delays around training, by the names that a profile has for them.
 DELAYS: Final = ("launch", "boot", "start", "resize", "release")
-# Those of them that a run learns as it goes on.
+# Those of them that a run learns while it runs.
 Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
 
 
@@ -18,9 +18,8 @@ Delay: TypeAlias = Literal["launch", "boot", "start", "resize"]
 class Measurement:
     """Mean and standard deviation of `n` measured durations, in seconds.
 
-    `error` is how far the mean itself may be off in another run, as a standard deviation: what no
-    number of measurements in one run can show. Where `n` is 0, nothing was measured: the mean was
-    predicted.
+    `error` is how far the mean itself may be off in another run, as a standard deviation, which no
+    number of measurements in one run can show. If `n` is 0, the mean was predicted, not measured.
     """
 
     mean: float
@@ -42,11 +41,11 @@ class Measurement:
 
     @property
     def high(self) -> float:
-        """Seconds to allow for where being late costs money: the mean and two deviations."""
+        """Seconds to allow when being late costs money: the mean plus two deviations."""
         return self.mean + 2 * math.hypot(self.sd, self.error)
 
     def scaled(self, factor: float) -> "Measurement":
-        """Return `factor` times as long durations, as sure as these."""
+        """Return durations `factor` times as long, with the same relative spread."""
         return Measurement(self.mean * factor, self.sd * factor, self.n, self.error * factor)
 
 
@@ -58,13 +57,13 @@ PUBLISHED: Final = "published"
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where the seconds of a profile come from: said beside each time and price that rests on them.
+    """The origin of a profile's seconds, which is shown with each time and price based on them.
 
-    `origin`: "measured" on the machines that they are of; "emulated", made of what an epoch took on
-    this machine's CPU and of tables; "published" by others, of another program. `on` is the machine
-    that they are of, empty for the profile's own instance type: on another the profile is derived.
-    `core_seconds` is what an epoch took on one core of the machine that emulates; None where none
-    was timed. `factor` is how many times as long it takes on an emulated GPU, and `why` says so.
+    `origin`: "measured" on the real machines; "emulated", from an epoch on this machine's CPU and
+    from tables; "published" by others, for another program. `on` is the machine that they are of,
+    "" for the profile's own instance type; otherwise the profile is derived. `core_seconds` is the
+    time of an epoch on one core of the emulating machine; None if it wasn't timed. `factor` is how
+    many times as long it takes on an emulated GPU, and `why` says why.
     """
 
     origin: Origin = MEASURED
@@ -76,12 +75,12 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Identity:
-    """What runs, as far as its speed depends on it: what a profile, a plan or a run is of.
+    """The identity of what a profile, plan or run trains, as far as its speed depends on it.
 
-    `train` is the command, or the function's name. `files` are SHA-256 by path from the training
-    folder: the script, and what it imports or is given there. `constants` are the fixed values of
-    the search, as JSON. `torch` and `cloudtune` are versions, empty where unknown. `script` is the
-    script's absolute path: it says which profiles are of the same script, and isn't compared.
+    `train` is the command, or the function's name. `files` are SHA-256 by path in the training
+    folder: the script, and the files that it imports or is passed. `constants` are the fixed values
+    of the search, as JSON. `torch` and `cloudtune` are versions, "" if unknown. `script` is the
+    script's absolute path, which identifies profiles of the same script and isn't compared.
     """
 
     script: str
@@ -93,16 +92,16 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """A name for it, the same whatever the versions of torch and cloudtune."""
+        """A digest that is independent of the versions of torch and cloudtune."""
         return repr((self.train, sorted(self.files.items()), sorted(self.constants.items())))
 
     def file_changes(self, now: "Identity") -> Iterator[str]:
-        """Yield which files differ now, such as "model.py changed"."""
+        """Yield the files that differ now, such as "model.py changed"."""
         for name, old, new in _differing(self.files, now.files):
             yield f"{name} {'is new' if not old else 'changed' if new else 'is gone'}"
 
     def changes(self, now: "Identity") -> Iterator[str]:
-        """Yield what differs now and is likely to change speed, such as "torch 2.12 -> 2.13"."""
+        """Yield differences that are likely to change the speed, such as "torch 2.12 -> 2.13"."""
         yield from _train_changes(self.train, now.train)
         yield from self.file_changes(now)
         for name, old, new in _differing(self.constants, now.constants):
@@ -114,14 +113,14 @@ class Identity:
 
 
 def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the names whose values differ, with both; "" stands for none."""
+    """Yield the names whose values differ, with both values; "" for a missing one."""
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             yield name, old.get(name, ""), new.get(name, "")
 
 
 def _train_changes(old: str, new: str) -> Iterator[str]:
-    """Yield how a command or a function's name has changed: by words, where these correspond."""
+    """Yield how a command or a function's name has changed, word by word if possible."""
     if " " not in old or " " not in new:
         if old != new:
             yield f"train: {old} -> {new}"
@@ -140,11 +139,11 @@ def _train_changes(old: str, new: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Seen:
-    """An earlier run of the same script that a profile's figures are of, with what it saw.
+    """An earlier run of the same script that contributes to a profile's figures.
 
-    It began `at` (ISO 8601). It trained `epochs` epochs of `trials` trials on the profile's
-    instance type, and booted `instances` of it. `share` is its part in the seconds of an
-    epoch, on average over the widths: 0 where it has none, 1 where they are its own.
+    It began `at` (ISO 8601), trained `epochs` epochs of `trials` trials on the profile's instance
+    type, and booted `instances` of it. `share` is its mean contribution to the seconds of an epoch
+    over the widths: from 0 for none to 1 for all.
     """
 
     run: str
@@ -159,19 +158,20 @@ class Seen:
 class ScalingProfile:
     """Seconds per epoch by width, and the delays around training, on one instance type.
 
-    `launch`: from the request until the cloud's launch time (not billed).
-    `boot`: from launch until the node has joined and takes trials (billed).
-    `start`: from starting a trial on fresh workers until its first epoch begins.
-    `resize`: the same from a checkpoint, including the stop before it.
-    `release`: from giving an instance back until the cloud says that it is going (billed).
-    `error`: how wrong all the epochs may be together, as a relative standard deviation; not 0 where
-    they weren't measured on this type but derived from another. An empty `script_hash` stands for
-    published figures: of no script of the user's. `memory` is the most MiB of a GPU that a worker
-    has had, by width; empty where it wasn't measured. `configurations` were measured, those of
-    earlier runs included. `assumed` says in words which of the spreads were not measured but
-    assumed. `seen` are the earlier runs that its figures are of, the latest first. `identity` is
-    None in profiles of versions before 0.3 and in published figures. `parallel` says how the
-    workers of a trial share the model, by width; "ddp" where it says nothing.
+    - `launch`: from the request until the cloud's launch time (not billed).
+    - `boot`: from launch until the node has joined and takes trials (billed).
+    - `start`: from starting a trial on fresh workers until its first epoch begins.
+    - `resize`: the same from a checkpoint, including the stop before it.
+    - `release`: from returning an instance until the cloud says that it is going (billed).
+    - `error`: how wrong all epochs may be together, as a relative standard deviation; above 0 if
+      they weren't measured on this type but derived from another.
+    - `script_hash`: "" for published figures, which are of another program.
+    - `memory`: the peak GPU memory of a worker in MiB, by width; empty if it wasn't measured.
+    - `configurations`: how many were measured, including those of earlier runs.
+    - `assumed`: says which spreads were assumed, not measured.
+    - `seen`: the earlier runs in its figures, latest first.
+    - `identity`: None in profiles of versions before 0.3 and in published figures.
+    - `parallel`: how the workers of a trial share the model, by width; by default "ddp".
     """
 
     instance_type: str
@@ -195,7 +195,7 @@ class ScalingProfile:
 
     @property
     def derived_from(self) -> str:
-        """The machine that the seconds were measured on, where that isn't this type; else ""."""
+        """The machine on which the seconds were measured, if it isn't this type; otherwise ""."""
         return "" if self.provenance.on in {"", self.instance_type} else self.provenance.on
 
     @property
@@ -208,11 +208,11 @@ class ScalingProfile:
         return self.epoch[width].mean
 
     def worker_memory(self, width: Width) -> float | None:
-        """Return the MiB of a GPU that a worker has at a width; None where that is unknown.
+        """Return the GPU memory of a worker at a width, in MiB; None if unknown.
 
-        At a share of a GPU that wasn't measured it is what a worker had at the nearest wider one,
-        else at the nearest narrower one: the batch is the same at any share. Widths above 1 say
-        nothing, as there each worker has a part of the batch.
+        At a share of a GPU that wasn't measured, it is that of the nearest wider share, or else of
+        the nearest narrower one: the batch is the same at any share. Widths above 1 don't count,
+        because there each worker has a part of the batch.
         """
         if width in self.memory:
             return self.memory[width]
@@ -223,10 +223,10 @@ class ScalingProfile:
         return self.memory[wider[0] if wider else shares[-1]]
 
     def fits(self, width: Width, gpu_memory_mib: float) -> bool:
-        """Whether as many workers as share a GPU at a width have room in its memory.
+        """Whether the workers that share a GPU at a width fit in its memory.
 
-        True where it isn't known what they need, or what the GPU has (0), and for whole GPUs: what
-        was measured there did train.
+        True if their memory or the GPU's (0) is unknown, and for whole GPUs, where the measurement
+        did train.
         """
         if width >= 1 or gpu_memory_mib <= 0:
             return True
@@ -245,7 +245,7 @@ class ScalingProfile:
         )
 
     def with_delays(self, change: Callable[[str, Measurement], Measurement]) -> "ScalingProfile":
-        """Return this profile with what `change` makes of each of its `DELAYS`, by their names."""
+        """Return this profile with `change(name, delay)` for each of its `DELAYS`."""
         changed: dict[str, Any] = {name: change(name, getattr(self, name)) for name in DELAYS}
         return replace(self, **changed)
 

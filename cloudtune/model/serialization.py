@@ -1,4 +1,4 @@
-"""Our frozen dataclasses to JSON and back, by their type hints."""
+"""Frozen dataclasses to JSON and back, by their type hints."""
 
 import dataclasses
 import enum
@@ -46,10 +46,10 @@ def encode_kind(value: events.Event | commands.Command) -> dict[str, Any]:
 
 
 def decode_kind(data: Mapping[str, Any]) -> Any:
-    """Return the event or the command that `encode_kind` was given.
+    """Return the event or command that `encode_kind` encoded.
 
     Raises:
-        KeyError, ValueError: no such kind, or not its fields.
+        KeyError, ValueError: no such kind, or wrong fields.
     """
     kind = _KINDS[data["type"]]
     rest = {key: value for key, value in data.items() if key != "type"}
@@ -60,10 +60,10 @@ def decode_kind(data: Mapping[str, Any]) -> Any:
 
 
 def decode(wanted: type[T], data: Any) -> T:
-    """Return the value of that type that `encode` was given.
+    """Return the value of the wanted type that `encode` encoded.
 
     Raises:
-        ValueError: it was given no such value.
+        ValueError: `data` isn't such a value.
     """
     try:
         return typing.cast("T", _adapter(typing.cast("Hashable", wanted)).validate_python(data))

@@ -1,4 +1,4 @@
-"""How machines, widths, shares and ages are said, in tables and in sentences alike."""
+"""Text for machines, widths, shares and ages, in tables and in sentences."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ def counted(count: float, noun: str) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """How far trials are, as their experiment counts: a report each `every` units."""
+    """The progress of trials in their experiment's unit: a report per `every` units."""
 
     unit: str = "epoch"
     every: int = 1
@@ -31,7 +31,7 @@ class Scale:
         return counted(reports * self.every, self.unit)
 
     def span(self, first: int, last: int) -> str:
-        """Return from where to where: "5-8" for the fifth to the eighth report."""
+        """Return a range: "5-8" for the fifth to the eighth report."""
         return f"{(first - 1) * self.every + 1:,}-{last * self.every:,}"
 
 
@@ -39,7 +39,7 @@ EPOCHS = Scale()
 
 
 def width_text(width: Width) -> str:
-    """Return the number of GPUs, a packed share as "1/3"."""
+    """Return the number of GPUs; a share of one as "1/3"."""
     parts = round(1 / width) if width > 0 else 0
     return f"1/{parts}" if parts > 1 and abs(width * parts - 1) < 0.01 else f"{width:g}"
 
@@ -90,7 +90,7 @@ def stage_text(stage: StagePlan) -> str:
 def fleet_text(plan: Plan) -> str:
     """Return the machines of a plan, briefly: "8 x p3.16xlarge spot, up to 2 x g5.xlarge".
 
-    "up to" stands where their number changes; zones and "on-demand" are left out.
+    "up to" means that their number changes; zones and "on-demand" are left out.
     """
     parts = []
     for offer in plan.offers:
@@ -104,7 +104,7 @@ def fleet_text(plan: Plan) -> str:
 
 
 def proof(plan: RunPlan) -> str:
-    """Return what is proven of a plan: "proven optimal", "gap 3 %", "heuristic, not proven" …."""
+    """Return what is proven about a plan: "proven optimal", "gap 3 %", "heuristic, not proven"."""
     if plan.followed is None:
         return "forecast, not proven"
     gap = plan.followed.gap
@@ -114,7 +114,7 @@ def proof(plan: RunPlan) -> str:
 
 
 def percent(share: float) -> str:
-    """Return "97.3 %"; never "100 %" or "0 %" of what is only nearly all or nothing."""
+    """Return "97.3 %"; "100 %" and "0 %" only if exact."""
     if 0 < share < 0.001:
         return "<0.1 %"
     if 0.999 < share < 1:

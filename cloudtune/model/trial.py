@@ -1,4 +1,4 @@
-"""A trial, how a run can end, and the words that events, commands and policy share."""
+"""A trial, how a run can end, and the types that events, commands and policy share."""
 
 import enum
 import math
@@ -9,16 +9,16 @@ from typing import Literal, TypeAlias
 TrialId: TypeAlias = str
 # GPUs given to one trial: 1/c … 1 (packed), 1 … d (data-parallel).
 Width: TypeAlias = float
-# By how many GPUs sums of widths may be off: three trials of 1/3 must fit on one GPU.
+# Tolerance in GPUs for sums of widths: three trials of 1/3 must fit on one GPU.
 GPU_ROUNDING = 1e-6
 
 Mode: TypeAlias = Literal["min", "max"]
-# How the workers of a trial share its model, where the script leaves that to the run; "" is "ddp".
+# How the workers of a trial share its model, if the script leaves that to the run; "" means "ddp".
 Parallel: TypeAlias = Literal["", "ddp", "fsdp"]
 
 
 def nested(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a flat configuration as the script gets it: `optimizer/lr` is lr in optimizer."""
+    """Return a flat configuration as the script gets it: `optimizer/lr` is `lr` in `optimizer`."""
     result: dict[str, object] = {}
     for name, value in config.items():
         *above, last = name.split("/")
@@ -30,7 +30,7 @@ def nested(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def flat(config: Mapping[str, object], above: str = "") -> dict[str, object]:
-    """Return a nested configuration under flat names, as tables and records have it."""
+    """Return a nested configuration with flat names, as in tables and records."""
     result: dict[str, object] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def flat(config: Mapping[str, object], above: str = "") -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration in training; it ends at epoch `epochs` at the latest, where that is set."""
+    """One configuration in training; `epochs`, if set, is its last epoch."""
 
     id: TrialId
     config: Mapping[str, object]
@@ -53,8 +53,8 @@ class Trial:
 class Slice:
     """A number of GPUs of one instance.
 
-    `gpu`: which GPU of the instance a share of less than one sits on, by a number that shares of
-    the same GPU have in common; which physical one that is, the instance decides. -1: any.
+    `gpu`: for a share, the number of its GPU, which shares of the same GPU have in common; the
+    instance decides which physical one it is. -1: any.
     """
 
     instance: str
@@ -89,15 +89,15 @@ _EXIT_CODES = {
 
 
 def diverged(mode: Mode, metric: float) -> bool:
-    """Whether a metric says that training has come off the rails.
+    """Whether a metric shows that training has diverged.
 
-    So nan does, and an infinity that would win: no model is infinitely good.
+    It does if it is nan, or an infinity that would win: no model is infinitely good.
     """
     return math.isnan(metric) or metric == (math.inf if mode == "max" else -math.inf)
 
 
 def better(mode: Mode, metric: float | None, other: float | None) -> bool:
-    """Whether `metric` beats `other`; what has diverged and None lose to every number."""
+    """Whether `metric` beats `other`; diverged metrics and None lose to every number."""
     if metric is None or diverged(mode, metric):
         return False
     if other is None or diverged(mode, other):
@@ -106,7 +106,7 @@ def better(mode: Mode, metric: float | None, other: float | None) -> bool:
 
 
 def rank_key(mode: Mode, metric: float | None) -> tuple[int, float]:
-    """Return a sort key that puts the best metric first, what has diverged and None last."""
+    """Return a sort key with the best metric first, diverged ones and None last."""
     if metric is None or diverged(mode, metric):
         return (1, 0.0)
     return (0, -metric if mode == "max" else metric)

@@ -1,11 +1,11 @@
-"""Durations and dollars: what people write into numbers, and numbers into what people read."""
+"""Durations and dollars: parsing and formatting."""
 
 import math
 import re
 
 from cloudtune.errors import UsageError, shown
 
-# No amount is less: sums and quotients of such are numbers still.
+# The smallest amount: sums and quotients of such amounts stay finite.
 LEAST_DOLLARS = 1e-9
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _UNIT_NAMES = {
@@ -29,7 +29,7 @@ def parse_seconds(text: str) -> float:
     Units go from large to small, each at most once: d, h, m, s, or their English names.
 
     Raises:
-        UsageError: not a duration, not positive, or a number without a unit.
+        UsageError: it isn't a duration, isn't positive, or has no unit.
     """
     given = text.strip()
     if _BARE_NUMBER.fullmatch(given):
@@ -56,7 +56,7 @@ def _unit_needed(number: str) -> str:
 
 
 def _duration_parts(text: str) -> list[tuple[float, str]]:
-    """Return (number, unit) pairs; empty where the text isn't a duration."""
+    """Return (number, unit) pairs; empty if the text isn't a duration."""
     parts: list[tuple[float, str]] = []
     position = 0
     while match := _DURATION_PART.match(text, position):
@@ -72,7 +72,7 @@ def parse_dollars(value: str | float) -> float:
     """Return the US dollars in "$40", "40 USD", "$1,200.50" or a plain number.
 
     Raises:
-        UsageError: not an amount, not positive, or in another currency.
+        UsageError: it isn't an amount, isn't positive, or is in another currency.
     """
     amount = _amount(value)
     if amount is None:
@@ -103,7 +103,7 @@ def _not_dollars(value: object) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return "1h 10m", "4m 30s" or "12.3s": two units at most, and no zero ones."""
+    """Return "1h 10m", "4m 30s" or "12.3s": at most two units, none of them zero."""
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
     if (short := round(seconds, 1 if seconds >= 1 else 2)) < 60:

@@ -1,4 +1,4 @@
-"""What is alive and what it costs; and giving back what runs that died have left behind."""
+"""Live instances and their prices, and the clean-up of what dead runs left behind."""
 
 import contextlib
 import shutil
@@ -26,7 +26,7 @@ from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import control, home
 
 RECORD = "head.json"
-# For how long EC2 is asked whether all that was to end has ended.
+# How long to wait for EC2 to confirm that instances have ended.
 _PATIENCE_SECONDS = 90.0
 
 
@@ -46,18 +46,18 @@ class Found:
 
     @property
     def orphan(self) -> bool:
-        """Whether no controller gives the instance back: its lease is over, or the run is ours."""
+        """Whether no controller will return the instance: its lease is over, or the run is ours."""
         return not self.controlled and (self.known or self.expired)
 
 
 def open_clouds(region: str | None, *, all_regions: bool = False) -> list[Cloud]:
-    """Return every cloud that may hold instances of ours.
+    """Return every cloud that may have instances of ours.
 
-    All providers are asked in every region that a run of this machine used, or that is named, or in
+    All providers are asked in every region that a run of this machine used or that is named, or in
     all regions; clouds on this machine only if they run.
 
     Raises:
-        CloudtuneError: the regions can't be had.
+        CloudtuneError: the list of regions isn't available.
     """
     used: dict[str, set[str]] = {
         name: set(_regions(name)) if all_regions else set() for name in PROVIDERS
@@ -94,7 +94,7 @@ def look(cloud: Cloud) -> list[Found]:
     """Return the billing instances of every run in a cloud."""
     prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
     alive = calls_to(cloud.endpoint).ours(ended=False)
-    # A head that outlived its lease was rebooted: it runs nothing, and nothing ends it.
+    # A head that outlived its lease was rebooted: it runs nothing, and nothing will end it.
     heads = [instance for instance in alive if run_of(instance.run) is not None]
     carried = {run_of(head.run) for head in heads if lease_end(head.lease) >= time.time()}
     return [
@@ -113,10 +113,10 @@ def look(cloud: Cloud) -> list[Found]:
 
 
 def _price(instance: Instance, prices: Mapping[str, float]) -> float:
-    """Return what an instance costs: as its tag says, as of a user's machine, or the table."""
+    """Return the price of an instance: from its tag, of a user's machine, or from the table."""
     try:
         return float(instance.tags[PRICE_TAG])
-    except (KeyError, ValueError):  # the tag may be anyone's
+    except (KeyError, ValueError):  # anyone may have written the tag
         return prices.get(instance.instance_type, 0.0)
 
 
@@ -126,16 +126,16 @@ def is_controlled(run: str) -> bool:
 
 
 def _is_driven_here(run: str) -> bool:
-    """Whether a process on this machine drives a run; for heads the cloud itself says so."""
+    """Whether a process on this machine drives a run; for heads, ask the cloud."""
     return bool(run) and Remote.of(home.runs() / run) is None and is_controlled(run)
 
 
 @dataclass(frozen=True)
 class Head:
-    """What is left on this machine of the Ray head of a run without a controller.
+    """The remains on this machine of the Ray head of a run without a controller.
 
-    `processes` are those that can be proved to be its own. `trouble` says why there is no proof:
-    then none is ended.
+    `processes` are those proven to be its own. `trouble` says why there is no proof: then none is
+    ended.
     """
 
     folder: Path
@@ -152,7 +152,7 @@ class Head:
         if recorded is None:
             return
         group, extra = recorded
-        with contextlib.suppress(OSError, psutil.Error):  # instances are what costs money
+        with contextlib.suppress(OSError, psutil.Error):  # only instances cost money
             group.stop()
             temp = extra.get("temp")
             if isinstance(temp, str) and Path(temp).name.startswith("ct-"):
@@ -162,7 +162,7 @@ class Head:
 
 
 def dead_heads() -> list[Head]:
-    """Return what is left of the heads of runs whose controller died."""
+    """Return the remains of the heads of runs whose controller died."""
     folders = [folder for folder in _folders() if (folder / RECORD).exists()]
     return [_head_of(folder) for folder in folders if not is_controlled(folder.name)]
 
@@ -177,7 +177,7 @@ def _head_of(folder: Path) -> Head:
 
 
 def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
-    """Give instances back and return those that EC2 didn't confirm in time."""
+    """Return instances to the cloud; return those that it didn't confirm in time."""
     ec2 = calls_to(cloud.endpoint)
     wanted = {item.instance.id for item in doomed}
     ec2.terminate(sorted(wanted))
@@ -194,9 +194,9 @@ def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
 
 
 def keep_records(cloud: Cloud) -> None:
-    """Record what a cloud says of the instances of runs whose record is missing.
+    """Record what a cloud says about the instances of runs without such a record.
 
-    Their controller died, and their leases have ended them: in an hour the cloud has forgotten.
+    Their controller died, and their leases have ended them: the cloud forgets them in an hour.
     """
     ec2 = calls_to(cloud.endpoint)
     unasked = {

@@ -32,17 +32,17 @@ from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.storage import LOGS
 
-# What a script that works gets: it is tried, not trained.
+# Seconds for a script that works: it is tried, not trained.
 SECONDS: Final = 60.0
-# What it gets to end once it is asked to; as on an instance.
+# Seconds to end after a stop, as on an instance.
 _END_SECONDS: Final = 8.0
-# Larger files of the folder are data: linked, as a script reads them.
+# Larger files of the folder are data: they are linked, because a script only reads them.
 _LINKED_BYTES: Final = 64 << 20
-# Lines of a traceback on the screen: those of the script come last.
+# The number of last lines of a traceback on the screen, which are the script's.
 _LINES: Final = 12
 _WORKER: Final = (
     "import sys; from multiprocessing.connection import Connection; "
-    "open('/proc/self/oom_score_adj', 'w').write('1000'); "  # it, and nothing else on a laptop
+    "open('/proc/self/oom_score_adj', 'w').write('1000'); "  # first to be killed
     "from cloudtune.infra.node import worker; "
     "worker.Worker(Connection(int(sys.argv[1]))).run(); worker.leave()"
 )
@@ -60,7 +60,7 @@ _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 class Tried:
     """A script that ran here for `seconds`; `reported`: to the end of an epoch.
 
-    `reason` is why it can't be tried here, though it may run on instances; "" if it was.
+    `reason` is why it can't be tried here, though it may run on instances; "" if it was tried.
     """
 
     seconds: float = 0.0
@@ -76,9 +76,9 @@ class Tried:
 
 
 def check_script(experiment: Experiment, *, has_run: bool = True, carried: bool = False) -> None:
-    """Try a script before anything is rented; one that `has_run`, or is not to be, is imported.
+    """Try a script before anything is rented; if it `has_run`, or shouldn't be, only import it.
 
-    `carried`: a head controls the run, and builds the environment. A head itself, which is small,
+    `carried`: a head controls the run, and builds the environment. The head itself, which is small,
     trains nothing.
 
     Raises:
@@ -110,9 +110,9 @@ def try_script(
 ) -> Tried:
     """Train the first trial of an experiment for an epoch, or a minute, on this machine's CPUs.
 
-    A process of its own trains in a copy of what is sent to instances, by a worker's code; nothing
-    of it is left. `complete`: `python` has all packages that rented instances have. Unless it
-    `trains`, the script is only imported.
+    A separate process with a worker's code trains in a temporary copy of the files for instances.
+    `complete`: `python` has all packages that rented instances have. Unless it `trains`, the script
+    is only imported.
 
     Raises:
         UsageError: the script has an error; the message has its place and the end of its traceback.
@@ -177,7 +177,7 @@ def _copy(source: Path, target: Path) -> None:
 def _first_message(
     begin: messages.Begin, python: str, code: Path, *, ready: bool
 ) -> messages.Body | None:
-    """Return what a worker says first, besides that it is `ready`; None after a minute."""
+    """Return a worker's first message, other than `ready`; None after a minute."""
     ours, its = socket.socketpair()
     with its, Path(begin.log).open("wb") as log:
         process = subprocess.Popen(
@@ -221,14 +221,14 @@ def _first_message(
 
 
 def _as_users(text: str, code: Path, folder: Path) -> str:
-    """Return a text with the paths of the copy as those of the user's folder."""
+    """Return a text with the copy's paths replaced by those of the user's folder."""
     return re.sub(rf"{re.escape(str(folder))}/(code|cloudtune-[^/\s]+/run)\b", str(code), text)
 
 
 def _reasons(
     failure: messages.Failure, error: str, trace: str, experiment: Experiment, *, complete: bool
 ) -> Iterator[bool]:
-    """Yield whether an error may be of this machine, by each way in which instances differ."""
+    """Yield, for each way in which instances differ, whether it may explain an error."""
     frames = list(_FRAME.finditer(trace))
     raised = "".join(trace[frames[-1].end() :].splitlines()[1:2]) if frames else ""
     provider = experiment.cloud.provider
@@ -245,7 +245,7 @@ def _reasons(
 
 
 def _message(error: str, trace: str, code: Path) -> str:
-    """Return where a script's error is, and the end of its traceback."""
+    """Return the place of a script's error, and the end of its traceback."""
     lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
     own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]
     frame = _FRAME.search(lines[own[-1]]) if own else None

@@ -1,4 +1,4 @@
-"""Measuring an experiment's script: a run of its own, on as many instances as a trial may span."""
+"""Measuring an experiment's script: a separate run, on as many instances as a trial may span."""
 
 import math
 import time
@@ -27,18 +27,18 @@ from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
 from cloudtune.train.storage import LOGS, StorageError, tell
 
-# What an instance may take to join, and the first epoch, where measuring has no deadline.
+# The maximum time for an instance to join, and for the first epoch, without a deadline.
 FIRST_EPOCH_SECONDS = 3600.0
-# What measuring without a deadline never takes: its first epoch sets it one.
+# An upper bound without a deadline, until the first epoch sets one.
 _LONGEST_SECONDS = 30 * 86400.0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A script on one instance type, and the dollars that it took to measure it.
+    """The profile of a script on one instance type, and the dollars spent on measuring it.
 
-    `notes` say what isn't in the profile, and which configurations failed. `ending` is why it was
-    cut short, if it was.
+    `notes` say what isn't in the profile, and which configurations failed. `ending` is why it ended
+    early, if it did.
     """
 
     profile: ScalingProfile
@@ -65,21 +65,20 @@ def measure(
 ) -> Measured:
     """Measure an experiment's script within these limits, on instances of one type.
 
-    Of `widths` (else 1, 2, 4 … and all GPUs of one) those wider than an instance take several.
-    Nothing is paced meanwhile. Where `pace` is to be in runs, and the provider has a pace, the
-    profile is that of the pace: it begins with what an epoch takes on one core of this machine,
-    which is timed first unless it is known (`core_seconds`).
+    `widths` (by default 1, 2, 4 … and all GPUs of an instance) beyond one instance take several.
+    Measuring isn't paced. If runs will `pace`, and the provider has a pace, the profile is that of
+    the pace: it starts from the time of an epoch on one core of this machine, which is timed first
+    unless it is known (`core_seconds`).
 
-    Widths above one GPU are measured by each strategy of `parallel`, if any is given.
+    Widths above one GPU are measured with each strategy of `parallel`, if any is given.
 
-    Up to `pack` trials share a GPU. With "auto" two do, and both measurements say how many more are
-    worth it (`packing`). With `only_known` none do where the memory that one has is unknown. Fewer
-    than `epochs` epochs at each width are measured where they would take more than a `share` of
-    what the limits leave. Once an epoch is known, no more than `enough_usd` dollars are spent.
+    Up to `pack` trials share a GPU. With "auto" two do, and both measurements predict how many more
+    are worth it (`packing`). With `only_known` none do if the memory of one is unknown. Fewer than
+    `epochs` epochs per width are measured if they would take more than a `share` of what the limits
+    leave. Once an epoch has been timed, no more than `enough_usd` dollars are spent.
 
     Raises:
-        UsageError: the instance has fewer GPUs than a trial is to have, or a width is none that
-            such instances can give.
+        UsageError: the instance has fewer GPUs than a trial needs, or can't provide a width.
         CloudtuneError: it couldn't be measured; the message says why.
         NoCapacityError: the cloud has no such instance now.
     """
@@ -90,7 +89,7 @@ def measure(
     paced = pace and provider.paced
     auto = pack == "auto"
     if auto and widths and not experiment.trial.gpus.min:
-        widths = (1, *widths)  # what two on a GPU are compared with
+        widths = (1, *widths)  # to compare two on a GPU with
     measured_widths = widths_to_measure(experiment, offer, widths)
     gpus = offer.gpus * measurements.instances_for(max(measured_widths), offer.gpus)
     shared = 2 if pack == "auto" else pack
@@ -104,7 +103,7 @@ def measure(
         pack=1 if experiment.trial.gpus.min else shared,
         charges=charges_of(experiment),
         rules=rules_of(experiment),
-        # A command may have its last epoch written into it, and end there.
+        # A command may contain its last epoch, and end there.
         max_epochs=experiment.span.max if experiment.runs_command else None,
         only_known=only_known,
         alone=paced and core_seconds is None,
@@ -152,15 +151,15 @@ def measure(
 
 
 def _clear_storage(uri: str) -> None:
-    """Delete the checkpoints of a measurement that is over: nothing is resumed from them."""
+    """Delete the checkpoints of a finished measurement: nothing resumes from them."""
     try:
-        clear(uri, keep=LOGS)  # what trials printed stays
+        clear(uri, keep=LOGS)  # the output of trials stays
     except StorageError as error:
         tell(f"the measurement's checkpoints could not be deleted: {error}")
 
 
 def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
-    """Return the profile that was measured; on a machine without real GPUs it is emulated."""
+    """Return the measured profile; on a machine without real GPUs it is emulated."""
     provider = provider_named(experiment.cloud.provider)
     unpaced = ", unpaced" * provider.paced
     sources = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
@@ -180,10 +179,10 @@ def widths_to_measure(
 ) -> tuple[Width, ...]:
     """Return the widths to measure on instances of an offer, ascending.
 
-    Those that were asked for; else 1, 2, 4 … and all GPUs of one instance, within `trial.gpus`.
+    The requested ones; or else 1, 2, 4 … and all GPUs of one instance, within `trial.gpus`.
 
     Raises:
-        UsageError: no width may be measured; or one that was asked for can't be.
+        UsageError: no width may be measured, or a requested one can't be.
     """
     bounds = experiment.trial.gpus
     name = offer.instance_type.name
@@ -221,7 +220,7 @@ def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
 
 
 def _notes(policy: MeasurePolicy) -> Iterator[str]:
-    """Yield what a person should know of a measurement that was of use."""
+    """Yield notes on a usable measurement."""
     yield from map(str, policy.failed)
     yield from policy.figures.comparisons()
     if policy.cut_short:
@@ -232,5 +231,5 @@ def _notes(policy: MeasurePolicy) -> Iterator[str]:
 
 
 def keep_profile(profile: ScalingProfile) -> Path:
-    """Put a profile into this machine's store; returns where."""
+    """Save a profile in this machine's store; return its path."""
     return store.keep(home.home() / "profiles", profile)

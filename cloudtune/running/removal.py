@@ -20,7 +20,7 @@ MEASURE = "measure.jsonl"
 
 @dataclass(frozen=True)
 class RemovedFolder:
-    """A folder that goes with a run: its number of files, and their bytes."""
+    """A folder to remove with a run: its number of files, and their bytes."""
 
     place: str
     files: int
@@ -29,7 +29,7 @@ class RemovedFolder:
 
 @dataclass(frozen=True)
 class Removable:
-    """A run that may be removed; `stored` is None where nothing says which storage it has."""
+    """A run that may be removed; `stored` is None if its storage is unknown."""
 
     folder: Path
     kept: RemovedFolder
@@ -37,11 +37,11 @@ class Removable:
 
     @property
     def parts(self) -> tuple[RemovedFolder, ...]:
-        """What there is to remove."""
+        """The folders to remove."""
         return (self.kept,) if self.stored is None else (self.stored, self.kept)
 
     def remove(self) -> None:
-        """Remove the run. The record on this machine goes last: what broke off is asked for again.
+        """Remove the run, its local record last, so that an interrupted removal can be repeated.
 
         Raises:
             UsageError: it has been resumed since.
@@ -54,13 +54,13 @@ class Removable:
 
 
 def removable(name: str) -> Removable:
-    """Return a run, or the measurement of a script, by its name or an unambiguous beginning.
+    """Return a run, or the measurement of a script, by its name or an unambiguous prefix.
 
     Raises:
         UsageError: there is no such run, or several; or it is alive, or may bill.
         StorageError: its storage can't be reached.
     """
-    # Measurements have a folder there, too, and no ledger of a run.
+    # Measurements have a folder there too, without a run's ledger.
     folders = sorted(folder for folder in home.runs().glob("*") if folder.is_dir())
     folder = home.the_one(name, folders)
     _refuse_alive(folder)
@@ -72,7 +72,7 @@ def removable(name: str) -> Removable:
 
 
 def clear(uri: str, keep: str = "") -> None:
-    """Delete a run's folder in a storage; with `keep` all but the folder of that name.
+    """Delete a run's folder in a storage; with `keep`, all but the folder of that name.
 
     Raises:
         StorageError: the storage can't be reached, or refuses.
@@ -84,7 +84,7 @@ def clear(uri: str, keep: str = "") -> None:
             if info.base_name != keep:
                 delete(fs, info)
         if infos and not keep:
-            fs.delete_dir(root)  # an object store's folder goes with its last file
+            fs.delete_dir(root)  # an object store's folder disappears with its last file
 
 
 def _refuse_alive(folder: Path) -> None:
@@ -105,7 +105,7 @@ def _refuse_billing(folder: Path) -> None:
     provider, region = control.place_of(folder)
     if provider and region:
         clouds = provider_named(provider).clouds_in_use(home.home(), {region}, None)
-    else:  # nothing says where the run rented
+    else:  # it is unknown where the run rented
         clouds = cleanup.open_clouds(None)
     for cloud in clouds:
         try:
@@ -126,11 +126,11 @@ def _refuse_billing(folder: Path) -> None:
 
 
 def _storage_of(folder: Path) -> str | None:
-    """Return STORAGE/RUN of a run or a measurement; None where its records don't say."""
+    """Return STORAGE/RUN of a run or a measurement; None if its records don't say."""
     with contextlib.suppress(CloudtuneError):
         if (remote := Remote.of(folder)) is not None:
             return remote.storage
-    # The experiment is in the first line of each ledger, whatever version wrote it.
+    # The experiment is in the first line of each ledger, whatever its version.
     for name, key in ((home.LEDGER, "experiment"), (MEASURE, "measure")):
         with contextlib.suppress(OSError, *DAMAGED):
             with (folder / name).open(encoding="utf-8", errors="replace") as lines:

@@ -1,4 +1,4 @@
-"""A run that goes on: what a person gives it, whether it can, and doing it."""
+"""Resuming a run: its new limits, whether it can be resumed, and doing so."""
 
 import time
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from cloudtune.runs.job import Job
 
 @dataclass(frozen=True)
 class Further:
-    """What a person gives a run to go on with, as written; None leaves a limit as it was.
+    """The new limits of a resumed run, as written; None keeps a limit.
 
-    "+1h" is an hour from now, "+$10" ten dollars more than are spent by now; without the sign they
-    are in all: since the run first began, with what it has spent, measuring included. `trials`,
-    as "+16", are tried besides those that the run was to try.
+    "+1h" is an hour from now, "+$10" ten dollars more than spent so far. Without the sign they are
+    totals: since the run's first start, and including what it has spent and measuring. `trials`,
+    such as "+16", are added to those that the run was to try.
     """
 
     deadline: str | None = None
@@ -36,10 +36,10 @@ class Further:
 
     @property
     def more(self) -> int:
-        """How many more trials there are to be.
+        """The number of added trials.
 
         Raises:
-            UsageError: not written so, or none.
+            UsageError: it has another form, or is 0.
         """
         if self.trials is None:
             return 0
@@ -54,10 +54,10 @@ class Further:
         return int(number)
 
     def limits(self, job: Job, policy: RunPolicy, now: float) -> Limits:
-        """Return the limits from the run's begin; `now` is in seconds from there.
+        """Return the limits from the run's start; `now` is in seconds from there.
 
         Raises:
-            UsageError: no duration, or no amount; or nothing is left within them.
+            UsageError: it isn't a duration or an amount, or nothing is left within the limits.
         """
         limits = Limits(self._deadline(job, policy, now), self._budget(job, policy, now))
         name = job.run
@@ -82,7 +82,7 @@ class Further:
         if self.deadline is None:
             asked = job.experiment.limits.deadline is not None or policy.state.paused > 0
             deadline = policy.limits.deadline
-            # The user didn't ask for the one that ends endless runs: it counts from now.
+            # The user didn't set the deadline that ends endless runs: it counts from now.
             return deadline if asked or deadline is None else now + longest(job.plan)
         text = self.deadline.strip()
         seconds = parse_seconds(text.removeprefix("+"))
@@ -99,12 +99,12 @@ class Further:
 def further_limits(
     job: Job, policy: RunPolicy, left: InFlight, further: Further, now: float
 ) -> Limits | None:
-    """Return the new limits of a run that goes on; None where it keeps those that it has.
+    """Return the new limits of a resumed run; None if it keeps its limits.
 
-    `policy` stands where the run's ledger ends, `now` is in seconds from its begin.
+    `policy` is at the end of the run's ledger; `now` is in seconds from its start.
 
     Raises:
-        UsageError: it can't go on, or has nothing left to go on with.
+        UsageError: it can't be resumed, or nothing is left to do.
     """
     name = job.run
     more = further.more
@@ -132,7 +132,7 @@ def further_limits(
 
 
 def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
-    """Pass if a run can go on with more trials; `tried`, which stands at its end, is used up.
+    """Check that a run can be resumed with more trials; `tried`, at its end, can't be reused.
 
     Raises:
         UsageError: its strategy takes no more, or no plan for them keeps the limits.
@@ -167,14 +167,14 @@ def resume_job(
     *,
     changed_script: bool = False,
 ) -> runner.Ended:
-    """Go on with a run whose controller died, or that had ended, with what it has trained.
+    """Resume a run whose controller died, or that has ended, from its checkpoints.
 
-    One that died has its instances still. One that had ended rents again, once `confirm(job)` has
-    passed, which raises where the user doesn't allow it.
+    A run whose controller died still has its instances. One that has ended rents again, after
+    `confirm(job)`, which raises if the user doesn't allow it.
 
     Raises:
-        UsageError: it can't go on within these limits, or it is being driven, or the script isn't
-            what it was, and that isn't allowed by `changed_script`.
+        UsageError: it can't continue within these limits, is already running, or its script has
+            changed (which `changed_script` allows).
         CloudtuneError: its ledger can't be continued.
     """
     ledger = folder / home.LEDGER

@@ -57,33 +57,33 @@ Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
 
 class Controlled(Policy, Protocol):
-    """A policy whose instances end by themselves where no controller drives it any more."""
+    """A policy whose instances end by themselves if no controller drives it any more."""
 
     def safe_until(self) -> float:
-        """Return when all that is rented must be gone if nothing more is decided, run seconds."""
+        """Return the run second by which all instances must be gone if nothing more is decided."""
 
     def dispensable(self) -> Sequence[TrialId]:
-        """Return the trials whose checkpoints are of no more use."""
+        """Return the trials whose checkpoints can be deleted."""
 
 
-# Bytes: the ledger, Ray's logs and a checkpoint on its way have room in it.
+# The least free bytes: room for the ledger, Ray's logs and a checkpoint in transit.
 _LEAST_FREE = 256 * 2**20
 SCREEN_LOG = "screen.log"
 _DELIVERY = "environment.json"
 
 
 def environment(experiment: Experiment) -> tuple[Delivery, Built | None]:
-    """Return how instances come by their Python, and the environment that is here; once built.
+    """Return how instances get their Python, and the local environment, built if necessary.
 
     Raises:
-        UsageError: it can't be built, or kept.
+        UsageError: it can't be built or stored.
     """
     storage = home.storage(experiment.storage)
     return environments.ready(experiment, storage, home.home(), to_stderr)
 
 
 def enter_environment(experiment: Experiment) -> None:
-    """Have this command go on by the Python of the experiment's environment, if it is another.
+    """Continue this command in the Python of the experiment's environment, if it differs.
 
     Raises:
         UsageError: as `environment`.
@@ -92,13 +92,13 @@ def enter_environment(experiment: Experiment) -> None:
 
 
 def check_storage(experiment: Experiment) -> None:
-    """Write to the experiment's storage, read it back and delete it, before anything is rented.
+    """Test writing, reading and deleting in the experiment's storage before anything is rented.
 
-    Where this machine isn't let in, but its instances have rights of their own, there is a note and
-    no error.
+    If this machine has no permission, but its instances have their own, there is a note and no
+    error.
 
     Raises:
-        UsageError: nothing can be kept there; the message says why.
+        UsageError: the storage can't be used; the message says why.
     """
     where = home.storage(experiment.storage)
     try:
@@ -112,10 +112,10 @@ def check_storage(experiment: Experiment) -> None:
 
 
 def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
-    """Find what would refuse a run's launches, before anything is rented: `head`'s, or its own.
+    """Find what would refuse the launches of a run, or of its `head`, before anything is rented.
 
     Raises:
-        UsageError: something would; each such thing is a line.
+        UsageError: something would; the message has a line for each.
     """
     check_storage(experiment)
     problems = [
@@ -128,7 +128,7 @@ def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
 
 
 def _unnamable(folder: Path) -> Iterator[str]:
-    """Yield the first file that Ray can't bring to the instances, as its name isn't UTF-8."""
+    """Yield the first file that Ray can't copy to instances because its name isn't UTF-8."""
     for where, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if any("\ud800" <= letter <= "\udfff" for letter in name):
@@ -137,7 +137,7 @@ def _unnamable(folder: Path) -> Iterator[str]:
 
 
 def _full_disk(folder: Path) -> Iterator[str]:
-    """Yield that there is no room for a run's record, where there is none."""
+    """Yield an error if there is no room for a run's record."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < _LEAST_FREE:
@@ -151,12 +151,12 @@ def open_cloud(
     profiles: Sequence[ScalingProfile] = (),
     adopt: bool = False,
 ) -> Cloud:
-    """Return the cloud of an experiment, ready to rent from; `adopt` for a run that goes on.
+    """Return the cloud of an experiment, ready to rent from; `adopt` for a resumed run.
 
-    With `pace` training takes what the profiles say, where there are no real GPUs.
+    With `pace`, training without real GPUs takes the profiles' times.
 
     Raises:
-        UsageError: what its provider needs isn't in the experiment, or it can't be rented from.
+        UsageError: the experiment lacks something that its provider needs, or it can't be used.
     """
     provider = provider_named(experiment.cloud.provider)
     provider.check(experiment)
@@ -165,9 +165,9 @@ def open_cloud(
 
 @dataclass(frozen=True)
 class Swept:
-    """What a cloud was asked after a run, at `checked_at` (Unix time): is anything left?
+    """The result of a cloud's check after a run, at `checked_at` (Unix time): is anything left?
 
-    `unconfirmed` names what is left or may be; None where the cloud confirmed that nothing is.
+    `unconfirmed` names what is or may be left; None if the cloud confirmed that nothing is.
     """
 
     checked_at: float
@@ -203,13 +203,13 @@ class Runner:
     ) -> Swept:
         """Drive the policy to its end, and leave no instance behind, whatever happens.
 
-        Returns what the cloud said of that; a run that came to its end has a result whatever that
-        is. `in_flight` is what a controller that died has left; the run goes on from there, with
+        Returns the result of the cloud's check; a run that reached its end has a result in any
+        case. `in_flight` is what a dead controller left behind; the run continues from there, with
         its ledger, which has a header already. The caller is `driving` the run.
 
         Raises:
-            CleanupError: the run was ended by an error, and its cloud didn't confirm that every
-                instance of it is gone.
+            CleanupError: an error ended the run, and its cloud didn't confirm that all its
+                instances are gone.
         """
         ec2 = calls_to(self.cloud.endpoint)
         patient = _patient(watch, self.folder / SCREEN_LOG)
@@ -220,7 +220,7 @@ class Runner:
                     world = self._world(ec2, policy, resumes=in_flight is not None)
                     interruption.tell(world.interrupt)
                     with world:
-                        interruption.install()  # again: Ray has put its own in their place
+                        interruption.install()  # again: Ray has replaced the handlers
                         if in_flight is None:
                             run(policy, world, record, patient)
                         else:
@@ -237,9 +237,9 @@ class Runner:
         raise CleanupError(message, swept.unconfirmed.instance_ids) from error
 
     def _sweep(self, ec2: Calls) -> Swept:
-        """Give back what is left, and close the cloud; returns what is not confirmed to be gone.
+        """Return what is left, and close the cloud; return what isn't confirmed to be gone.
 
-        No error of these may hide that an instance is left.
+        No error may hide that an instance is left.
         """
         unconfirmed: CleanupError | None = None
         journal = Journal(self.folder / JOURNAL)
@@ -256,7 +256,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001  whatever it is, the ids must be reported
             unconfirmed = sweeping.cleanup_error(self.run, journal, error)
         checked_at = time.time()
-        with contextlib.suppress(Exception):  # records, and processes on this machine: no money
+        with contextlib.suppress(Exception):  # records and local processes cost no money
             sweeping.keep_records(ec2, self.run, self.folder / "instances.json")
         with contextlib.suppress(OSError, CloudtuneError):
             self.cloud.close()
@@ -290,9 +290,9 @@ class Runner:
         )
 
     def _delivery(self) -> Delivery:
-        """Return how instances come by their Python: the same to the end of the run.
+        """Return how instances get their Python, which is the same to the end of the run.
 
-        Asked for again by the next controller, a launch must be the very same.
+        If the next controller repeats a launch, the request must be identical.
         """
         path = self.folder / _DELIVERY
         try:
@@ -321,7 +321,7 @@ class Runner:
 def training_of(
     experiment: Experiment, storage: str, last_epoch: int, losses_per_hour: float = 0.0
 ) -> Training:
-    """Return what the sessions of an experiment have in common; `losses_per_hour`: of instances."""
+    """Return the common settings of an experiment's sessions; `losses_per_hour`: of instances."""
     return Training(
         train=experiment.train_function
         if experiment.runs_command
@@ -340,7 +340,7 @@ def training_of(
 
 
 def program_of(experiment: Experiment) -> Program | None:
-    """Return the command that trains; None where a function does."""
+    """Return the command that trains; None if a function does."""
     if not experiment.runs_command:
         return None
     reports = experiment.reports
@@ -356,17 +356,17 @@ def program_of(experiment: Experiment) -> Program | None:
 
 
 def where_of(experiment: Experiment) -> dict[str, str]:
-    """Return what is noted of where a run rents, so that `gc` finds it without its ledger."""
+    """Return the record of where a run rents, by which `gc` finds it without its ledger."""
     return {"provider": experiment.cloud.provider, "region": experiment.cloud.region}
 
 
 def _patient(watch: Watch, log: Path) -> Watch:
-    """Return the watch, whose errors go to a file: a screen that fails ends no run."""
+    """Return the watch with its errors written to a file: a failing screen must not end a run."""
 
     def watched(event: Event, commands: tuple[Command, ...]) -> None:
         try:
             watch(event, commands)
-        except Exception:  # noqa: BLE001  a screen decides nothing
+        except Exception:  # noqa: BLE001  the screen decides nothing
             with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
                 traceback.print_exc(file=file)
 
@@ -375,7 +375,7 @@ def _patient(watch: Watch, log: Path) -> Watch:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that is over, and what its cloud said of its end."""
+    """A finished run, and the result of its cloud's check."""
 
     folder: Path
     policy: RunPolicy
@@ -383,9 +383,9 @@ class Ended:
 
 
 def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
-    """Carry a job out, from its first request to the confirmed end of its last instance.
+    """Carry out a job, from its first request to the confirmed end of its last instance.
 
-    `watching(run, policy)` gives what reports each event and its commands.
+    `watching(run, policy)` returns the watch that reports each event and its commands.
     """
     preflight(job.experiment)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
@@ -400,7 +400,7 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
 
 
 def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
-    """Return where else to ask where a zone is dry; nowhere if the experiment names its place."""
+    """Return the zones to ask if one is dry; none if the experiment names its place."""
     settings = experiment.cloud
     if settings.zones or settings.subnet is not None:
         return ()
@@ -410,7 +410,7 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
 
 
 def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
-    """Return what carries a job out on a cloud, with its record in a folder."""
+    """Return the runner of a job on a cloud, with its record in a folder."""
     lives = longest(job.plan, job.limits)
     return Runner(
         folder=folder,
@@ -428,16 +428,16 @@ def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
 
 
 def job_of_run(folder: Path) -> Job:
-    """Return the job that a run carries out."""
+    """Return the job of a run."""
     return job_of_ledger(folder / home.LEDGER)
 
 
 def bounded(job: Job) -> Limits:
-    """Return the job's limits with an end in any case: nothing of ours runs forever.
+    """Return the job's limits, bounded so that nothing runs forever.
 
-    Without a deadline the run gets one of three times the planned time and an hour (`longest`). Not
-    so a run with a budget that decides as it goes: its strategy would pace itself by a deadline
-    that the user didn't ask for, and the budget ends it anyway.
+    Without a deadline the run gets one of three times the planned time plus an hour (`longest`),
+    except for a run with a budget and without stages: its strategy would pace itself by a deadline
+    that the user didn't set, and the budget ends it anyway.
     """
     deadline = job.limits.deadline
     budget = job.limits.budget
