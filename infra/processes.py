@@ -1,4 +1,4 @@
-"""Process groups that we start, know by id, and end: never by name, never somebody else's."""
+"""Process groups that we start and end by id: never by name, and never someone else's."""
 
 import contextlib
 import json
@@ -19,19 +19,19 @@ from cloudtune.errors import CloudtuneError, shown
 
 T = TypeVar("T")
 
-# The mark of a group in the environment of all its processes: whose they are, if they outlive
+# The mark of a group in the environment of all its processes, which identifies those that outlive
 # their leader.
 GROUP_VARIABLE = "CLOUDTUNE_GROUP"
 _GRACE_SECONDS = _LAST = 5.0
-# Where /proc/PID/stat has a process's start, counted from behind its name; see proc(5).
+# The index of a process's start in /proc/PID/stat, after its name; see proc(5).
 _START_TIME = 19
 
 
 def birth(pid: int) -> float:
-    """Return when a process began, in seconds that setting the clock doesn't move.
+    """Return the start of a process in seconds, independent of clock changes.
 
-    On Linux since the machine's boot: psutil's time since 1970 is reckoned from a boot time that
-    moves whenever the clock is set, and a process must not seem another one then.
+    On Linux since the machine's boot: psutil's time since 1970 depends on a boot time that moves
+    when the clock is set, and a process must not seem a different one then.
 
     Raises:
         psutil.NoSuchProcess: there is none.
@@ -46,7 +46,7 @@ def birth(pid: int) -> float:
 
 
 def same_process(pid: int, born: float) -> bool:
-    """Return whether `pid` is alive and still the process that began then, by `birth`."""
+    """Return whether `pid` is alive and still the process with that `birth`."""
     try:
         return is_running(psutil.Process(pid)) and birth(pid) == born
     except psutil.NoSuchProcess:
@@ -64,7 +64,7 @@ def is_running(process: psutil.Process) -> bool:
 def write_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the whole file or nothing.
 
-    On return it is on disk, its name too: a machine that loses power finds the old or the new one.
+    On return the file and its name are on disk: after a power loss there is the old or the new one.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -85,7 +85,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file, in a folder made if need be, so that a reader sees the old or the new one."""
+    """Write a file, creating its folder, so that a reader sees the old or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     part.write_bytes(data)
@@ -93,17 +93,17 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 class DamagedRecordError(CloudtuneError):
-    """A record of a process names none: it proves nothing, so no process is ended by it."""
+    """A record of a process is damaged: it proves nothing, so no process is ended because of it."""
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process in a session of its own, with all that it starts in it.
+    """A process in its own session, with all processes that it starts in it.
 
-    `created` is the leader's `birth`: a pid that the system has given to another process
-    since isn't ours. `mark` stands in the environment of all its processes (`GROUP_VARIABLE`): by
-    it they are known once the leader is dead. Only processes are signalled that can be proved to be
-    of the group: by the living leader's session, by the mark, or by descent from one of these.
+    `created` is the leader's `birth`: a reused pid isn't ours. `mark` is in the environment of all
+    its processes (`GROUP_VARIABLE`) and identifies them once the leader is dead. Only processes
+    proven to belong to the group are signalled: by the living leader's session, by the mark, or by
+    descent from one of these.
     """
 
     pid: int
@@ -114,7 +114,7 @@ class ProcessGroup:
     def start(
         cls, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> "ProcessGroup":
-        """Start a command as the leader of a new session, its output going to a file."""
+        """Start a command as the leader of a new session, with its output in a file."""
         mark = secrets.token_hex(16)
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -134,10 +134,10 @@ class ProcessGroup:
 
     @classmethod
     def recorded(cls, path: Path) -> "tuple[ProcessGroup, dict[str, Any]] | None":
-        """Return a group that `record` wrote down, and the extra that went with it.
+        """Return a group saved by `record`, and its `extra`.
 
         Raises:
-            DamagedRecordError: the file is there, and names no process.
+            DamagedRecordError: the file exists, but names no process.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -154,7 +154,7 @@ class ProcessGroup:
         return cls(pid, float(created), mark), data
 
     def record(self, path: Path, extra: Mapping[str, Any]) -> None:
-        """Write down who it is, so that another process can end it."""
+        """Save its identity, so that another process can end it."""
         data = {"pid": self.pid, "created": self.created, "mark": self.mark, **extra}
         write_atomically(path, json.dumps(data))
 
@@ -167,11 +167,11 @@ class ProcessGroup:
         return same_process(self.pid, self.created)
 
     def members(self) -> list[psutil.Process]:
-        """Return every process of the session that is proved to be ours, but not this very one.
+        """Return every process of the session proven to be ours, except this one.
 
-        A leader that has died leaves its session id behind as long as a member lives; after that
-        the system may give the number to a stranger, who may die and leave a session as well. So
-        without the leader a process is ours by the mark in its environment, or by descent.
+        The session id of a dead leader stays as long as a member lives; after that the system may
+        reuse the number for a stranger, which may die and leave a session too. So without the
+        leader a process is ours by the mark in its environment, or by descent.
         """
         if not _is_pid(self.pid):
             return []
@@ -190,26 +190,26 @@ class ProcessGroup:
     def _marked(self, process: psutil.Process) -> bool:
         try:
             return bool(self.mark) and process.environ().get(GROUP_VARIABLE) == self.mark
-        except (psutil.Error, OSError):  # gone meanwhile, or another user's
+        except (psutil.Error, OSError):  # it is gone, or another user's
             return False
 
     def stop(self, grace: float = _GRACE_SECONDS) -> None:
-        """Ask the group to end, then end it; returns when no member is left that can be ended.
+        """Ask the group to end, then kill it; return when no member is left that can be ended.
 
-        Whoever was a member once is waited for: without the leader, which may end first, the
-        others can no longer be distinguished from strangers.
+        It waits for everything that was once a member: without the leader, which may end first, the
+        others can't be told from strangers any more.
         """
         members: set[psutil.Process] = set()
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, max(grace, _LAST))):
             give_up = time.monotonic() + seconds
             for process in self._living(members):
-                with contextlib.suppress(psutil.Error):  # gone meanwhile, or not ours to end
+                with contextlib.suppress(psutil.Error):  # it is gone, or not ours to end
                     process.send_signal(number)
             while self._living(members) and time.monotonic() < give_up:
                 time.sleep(0.02)
 
     def _living(self, members: set[psutil.Process]) -> list[psutil.Process]:
-        """Return those that still run of the known members and of those that there are now."""
+        """Return the running processes among the known and the present members."""
         members.update(self.members())
         child = _CHILDREN.get(self.pid)
         if child is not None:
@@ -225,12 +225,12 @@ _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def _is_pid(pid: object) -> bool:
-    """Whether a number may be that of a group of ours: never that of the kernel or of init."""
+    """Whether a number may be a group of ours: never the kernel's or init's."""
     return isinstance(pid, int) and not isinstance(pid, bool) and 1 < pid < 2**31
 
 
 def add_descendants(owners: dict[int, T], among: Sequence[psutil.Process]) -> None:
-    """Give processes the owners of those that they descend from; `owners` goes by pid."""
+    """Add descendants to `owners`, by pid, with the owners of their ancestors."""
     parents: dict[int, int] = {}
     for process in among:
         with contextlib.suppress(psutil.Error):

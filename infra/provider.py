@@ -1,8 +1,8 @@
-# ruff: noqa: ARG002  what most clouds answer needs no argument
-"""What a cloud must give: prices, a place to rent in, and what it asks of an experiment.
+# ruff: noqa: ARG002  most default answers ignore their arguments
+"""The interface of clouds: prices, a place to rent in, and requirements of an experiment.
 
-Everything that differs from cloud to cloud is asked here; no other code looks at provider names.
-`tests/contracts/provider.py` says whether an implementation is right.
+Everything that differs between clouds is behind this interface; no other code looks at provider
+names. `tests/contracts/provider.py` tests whether an implementation is right.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
 LEASE_TAG = "cloudtune:lease"
-# What an instance costs that no price table knows, on the instance itself.
+# A tag with the price of an instance that isn't in a price table.
 PRICE_TAG = "cloudtune:usd-per-hour"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a cloud is asked: a region, and an address for anything that isn't AWS.
+    """Where a cloud is called: a region, and an address for anything other than AWS.
 
-    `key` and `secret` are the credentials where there is no account to speak of; otherwise they are
-    found as usual. `provider` is whose calls are understood there: what runs on
-    this machine understands those of AWS. `look_seconds` lie between two looks at what is rented:
-    a cloud lets an account, and all its other programs, ask only so often. A machine that answers
-    nothing for `silent_seconds` is taken for lost; one whose Ray has ended in a third of that.
+    `key` and `secret` are credentials for a cloud without accounts; otherwise they are found as
+    usual. `provider` names the calls that it understands: clouds on this machine understand those
+    of AWS. `look_seconds` are the seconds between two looks at the instances: a cloud limits the
+    calls of an account and all its programs. A machine that is silent for `silent_seconds` counts
+    as lost; one whose Ray has ended, after a third of that.
     """
 
     region: str
@@ -54,7 +54,7 @@ class Endpoint:
     silent_seconds: float = 50.0
 
 
-# The state of an instance that was asked for, and isn't there yet: it costs nothing so far.
+# The state of an instance that was requested and isn't there yet: it costs nothing so far.
 QUEUED = "queued"
 BILLING_STATES = (QUEUED, "pending", "running", "stopping", "stopped")
 
@@ -63,7 +63,7 @@ BILLING_STATES = (QUEUED, "pending", "running", "stopping", "stopped")
 class Instance:
     """An instance of ours as its cloud describes it; times are Unix seconds.
 
-    `ended_at` is when it began to shut down: from then on it doesn't bill.
+    `ended_at` is when it began to shut down and stopped billing.
     """
 
     id: str
@@ -85,11 +85,11 @@ class Instance:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A cloud that is open: where instances are rented, and how they are asked for.
+    """An open cloud: where to rent instances, and how to request them.
 
-    `request` goes into each request as it is (image, subnet, …), `tags` onto each instance.
-    `subnets` are those of zones, where each zone has its own to be asked for.
-    `close` ends what was started on this machine for it, once no instance is left there.
+    `request` goes unchanged into each request (image, subnet, …), `tags` onto each instance.
+    `subnets` are by zone, if each zone has its own. `close` ends what was started for it on this
+    machine, once no instance is left there.
     """
 
     endpoint: Endpoint
@@ -101,10 +101,10 @@ class Cloud:
 
 @dataclass(frozen=True)
 class HeadOffer:
-    """The instance that would carry a run for a machine that can't: its type, what it costs.
+    """The instance that would carry a run for a machine that can't: its type and its price.
 
-    `request` goes into its launch besides what that needs of itself, `tags` onto the instance.
-    Where the type can't be had, the `second_type` is asked for, which costs no more.
+    `request` is added to its launch, `tags` to the instance. If the type isn't available, the
+    `second_type` is requested, which costs no more.
     """
 
     instance_type: str
@@ -115,7 +115,7 @@ class HeadOffer:
 
 
 def merge_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one request of two, sections of both taken together; the second goes first."""
+    """Return two requests merged, section by section; the second takes precedence."""
     both = {**first, **second}
     for name in first.keys() & second.keys():
         if isinstance(first[name], Mapping) and isinstance(second[name], Mapping):
@@ -124,13 +124,13 @@ def merge_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
 
 
 def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:
-    """Return the token of a launch intent: the same intent never buys twice."""
+    """Return the token of a launch intent, so that the same intent never rents twice."""
     key = f"{run}\n{intent}\n{instance_type}\n{market}\n{zone}"
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def lease_end(text: str) -> float:
-    """Return the end of a lease (Unix time) as its tag has it; inf where it has none."""
+    """Return the end of a lease (Unix time) from its tag; inf if it has none."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -138,15 +138,15 @@ def lease_end(text: str) -> float:
 
 
 class Calls(Protocol):
-    """The few calls that cloudtune makes of a cloud, in one region, and what their errors mean.
+    """The few calls that cloudtune makes to a cloud in one region, and the meaning of their errors.
 
-    Instances are found by their tags, `cloudtune:run` and `cloudtune:intent`: by them they can be
-    given back without any local state.
+    Instances are found by their tags, `cloudtune:run` and `cloudtune:intent`, so they can be
+    returned without any local state.
     """
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What a call raises when it fails."""
+        """The exceptions of failed calls."""
 
     def code(self, error: BaseException, /) -> str:
         """Return the cloud's own word for an error, for people."""
@@ -156,27 +156,27 @@ class Calls(Protocol):
         """Whether an error of a launch says for certain that nothing was launched."""
 
     def refusal_kind(self, code: str, /) -> RefusalKind:
-        """Return what a word of `code` means for us."""
+        """Return the kind of refusal of a `code`."""
 
     def is_permanent(self, code: str, /) -> bool:
-        """Whether asking again is pointless."""
+        """Whether a retry is pointless."""
         return self.refusal_kind(code) in {"denied", "unknown"}
 
     def run_instance(
         self, token: str, tags: Mapping[str, str], request: Mapping[str, Any], /
     ) -> str:
-        """Launch one instance and return its id; asked again with the same token, the same id."""
+        """Launch one instance and return its id; with the same token again, the same id."""
 
     def ours(self, run: str | None = None, /, *, ended: bool = True) -> list[Instance]:
         """Return the instances of a run, or of every run; `ended` includes terminated ones."""
 
     def terminate(self, ids: Sequence[str], /) -> None:
-        """Give instances back. Repeating it for one that is gone is harmless."""
+        """Terminate instances. Repeating it for one that is gone is harmless."""
 
     def console(self, instance: str, /) -> str:
-        """Return the last of what an instance has printed as it booted, also of one that is gone.
+        """Return the end of an instance's boot output, even if the instance is gone.
 
-        "" where the cloud has none, or doesn't tell.
+        "" if the cloud doesn't have it.
         """
         return ""
 
@@ -184,31 +184,31 @@ class Calls(Protocol):
 class Provider(Protocol):
     """A cloud: one instance of this for each line of `cloudtune.model.providers.PROVIDERS`.
 
-    What it needs of its cloud's libraries is imported within its methods: a plan doesn't wait for
-    them. `home` is the folder in which cloudtune keeps things on this machine. A cloud inherits
-    from this: what most of them answer stands here.
+    It imports its cloud's libraries within its methods, so that plans don't wait for them. `home`
+    is cloudtune's folder on this machine. A cloud inherits from this class, which has the answers
+    of most clouds.
     """
 
     @property
     def name(self) -> str:
-        """The name that stands in experiments."""
+        """The name in experiments."""
 
     @property
     def asks_first(self) -> str:
-        """Whose money is spent, for the question before renting; "" if none is asked."""
+        """Whose money is spent, for the question before renting; "" for no question."""
 
     @property
     def paced(self) -> bool:
-        """Whether training takes there what a table says, for want of real GPUs."""
+        """Whether training follows a table of times, because there are no real GPUs."""
 
     @property
     def has_gpus(self) -> bool:
-        """Whether instances have the GPUs of their types; one that lacks any is then refused."""
+        """Whether instances have the GPUs of their types; one that lacks some is then refused."""
 
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return the instance types that an experiment may name or be derived from, by name.
 
-        None where only the cluster itself knows which there are.
+        None if only the cluster itself knows them.
         """
         return {}
 
@@ -219,31 +219,31 @@ class Provider(Protocol):
         return list(dict.fromkeys(offer.instance_type for offer in offers))  # one for all zones
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
-        """Return what is offered in the region, the markets and the zones of an experiment.
+        """Return the offers in the region, the markets and the zones of an experiment.
 
         Raises:
-            UsageError: a budget could not be kept, as prices are unknown.
+            UsageError: a budget could not be kept, because prices are unknown.
         """
 
     def check(self, experiment: Experiment) -> None:
-        """Pass if the experiment has all that is needed to rent.
+        """Check that the experiment has everything that is needed to rent.
 
         Raises:
             UsageError: something is missing; the message says what to write.
         """
 
     def waits(self, settings: Settings) -> Mapping[str, float]:
-        """Return the seconds for which a launch of each type waits now, where that is foretold."""
+        """Return the seconds that a launch of each type waits now, if the cloud predicts it."""
         return {}
 
     def shared_cores(self) -> int | None:
-        """Return the cores that all instances have together; None where each has its own."""
+        """Return the cores that all instances share; None if each has its own."""
         return None
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
-        """Return what a profile that was measured without a pace is where training is paced.
+        """Return a profile measured without a pace as it is with the pace.
 
-        An epoch took `core_seconds` on one core of this machine. As it is, where nothing is paced.
+        An epoch took `core_seconds` on one core of this machine. Unchanged if nothing is paced.
         """
         return profile
 
@@ -258,21 +258,21 @@ class Provider(Protocol):
     ) -> Cloud:
         """Return the cloud ready to rent from.
 
-        With `pace` training takes what these profiles say, where the provider is paced. `adopt` is
-        for a run that goes on with instances that it has already.
+        With `pace`, training takes the times of these profiles if the provider is paced. `adopt` is
+        for a run that continues with its instances.
 
         Raises:
             UsageError: it can't be rented from now.
         """
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
-        """Return the clouds in which instances of ours may be, without starting any.
+        """Return the clouds that may have instances of ours, without starting any.
 
-        `regions` are those that runs of this machine used; `asked` is one that a person named.
+        `regions` are those that runs of this machine used; `asked` is one that the user named.
         """
 
     def regions(self) -> tuple[str, ...]:
-        """Return all regions in which the account may rent; () where there are none to ask.
+        """Return all regions in which the account may rent; () if the cloud has none.
 
         Raises:
             Exception: one of `errors`.
@@ -280,42 +280,39 @@ class Provider(Protocol):
         return ()
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
-        """Return the instances that run on this machine though their cloud has died.
-
-        With `end` they are ended.
-        """
+        """Return the instances on this machine whose cloud has died; `end` ends them."""
         return []
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
-        """Return where else to ask if a zone has no capacity; () if that is unknown."""
+        """Return the zones to ask if one has no capacity; () if unknown."""
         return ()
 
     def calls(self, endpoint: Endpoint) -> Calls:
         """Return what asks the cloud."""
 
     def errors(self) -> tuple[type[Exception], ...]:
-        """Return what `calls`, or a call, raises when it fails."""
+        """Return the exceptions of `calls` and of failed calls."""
         return self.calls(Endpoint("")).errors
 
     def launch_request(self, launch: Launch, user_data: str) -> Mapping[str, Any]:
-        """Return what `Calls.run_instance` is given for a launch besides `Cloud.request`.
+        """Return the request for `Calls.run_instance`, on top of `Cloud.request`.
 
-        `user_data` is the script that the instance runs at boot; with it, it joins the cluster.
+        `user_data` is the script that the instance runs at boot to join the cluster.
         """
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
-        """Return an experiment with what the account has for it, where it names nothing else."""
+        """Return an experiment with the account's resources for fields that it leaves out."""
         return experiment
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
-        """Return what would refuse the launches of a run, a line for each; nothing is launched.
+        """Return what would refuse the launches of a run, in lines, without launching anything.
 
-        With `head` it is this machine that launches that, and that which launches the others.
+        With `head`, this machine launches the head, and the head launches the others.
         """
         return []
 
     def head(self, experiment: Experiment, home: Path, *, force: bool = False) -> HeadOffer | None:
-        """Return what would carry a run that this machine can't; None where it can.
+        """Return the head for a run that this machine can't carry; None if it can.
 
         Raises:
             UsageError: its price is unknown.
@@ -330,25 +327,25 @@ class Provider(Protocol):
         """
 
     def joined(self, folder: Path, rental: Any) -> Any:
-        """Return the Ray cluster in which its instances are; None: a run starts its own.
+        """Return the Ray cluster of its instances (a `RunCluster`); None: a run starts its own.
 
-        It is a `RunCluster` of `infra/cluster/base.py`, and takes the `Rental` of a run.
+        `rental` is the `Rental` of a run (infra/cluster/base.py).
         """
         return None
 
 
 def calls_to(endpoint: Endpoint) -> Calls:
-    """Return what asks the cloud that is at an endpoint."""
+    """Return the calls to the cloud at an endpoint."""
     return provider_named(endpoint.provider).calls(endpoint)
 
 
 def errors_at(endpoint: Endpoint) -> tuple[type[Exception], ...]:
-    """Return what asking the cloud that is at an endpoint raises when it fails."""
+    """Return the exceptions of calls to the cloud at an endpoint."""
     return provider_named(endpoint.provider).errors()
 
 
 def provider_named(name: str) -> Provider:
-    """Return a cloud by its name, loaded when it is first asked for.
+    """Return a cloud by its name, loaded on first use.
 
     Raises:
         UsageError: there is none of that name.

@@ -1,7 +1,7 @@
-"""Who uses the cloud of a folder here: it is not idle as long as somebody does, instances or not.
+"""The users of a cloud on this machine: it isn't idle while there are any, instances or not.
 
-A run takes seconds until it has its first instance. Till then, and to its end, it holds a lock in
-that folder, which the system lets go of when the run's process ends, however it ends.
+A run takes seconds to get its first instance. From its start to its end it holds a lock in the
+cloud's folder, which the system releases when the run's process ends, however it ends.
 """
 
 import fcntl
@@ -20,10 +20,10 @@ TAKEN = (
 
 
 def claim(folder: Path, opened: Callable[[], Cloud], *, alone: bool = False) -> Cloud:
-    """Return the cloud that `opened` gives, in use from before that until it is closed.
+    """Return the cloud from `opened`, marked as in use until it is closed.
 
     Raises:
-        UsageError: it is to be used `alone`, and somebody else uses it.
+        UsageError: it should be used `alone`, and is in use.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / LOCK).open("a")
@@ -45,7 +45,7 @@ def claim(folder: Path, opened: Callable[[], Cloud], *, alone: bool = False) -> 
 
 
 def in_use(folder: Path) -> bool:
-    """Whether somebody uses the cloud of a folder."""
+    """Whether the cloud of a folder is in use."""
     try:
         with (folder / LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Which files of an experiment's folder are sent to other machines."""
+"""The files of an experiment's folder that are sent to other machines."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pathspec
 
-# Patterns as in .gitignore, of what isn't sent; beside the script.
+# A file beside the script with patterns, as in .gitignore, of files that aren't sent.
 IGNORE_FILE = ".cloudtuneignore"
 # Files that usually hold secrets; never sent. A pattern with `!` in the ignore file sends one.
 SECRETS = (
@@ -35,12 +35,12 @@ _CACHES = (
 
 
 def excludes(folder: Path) -> list[str]:
-    """Return the patterns of what is never sent, and those of the folder's own ignore file."""
+    """Return the patterns of files that are never sent, and those of the folder's ignore file."""
     return [*_CACHES, *SECRETS, *_lines(folder / IGNORE_FILE)]
 
 
 def sent_files(folder: Path) -> Iterator[Path]:
-    """Yield the files that are sent: all but `excludes` and what its .gitignore files name."""
+    """Yield the files that are sent: all but `excludes` and those that .gitignore files name."""
     own = pathspec.GitIgnoreSpec.from_lines(excludes(folder))
     by_git: dict[Path, pathspec.GitIgnoreSpec] = {}
 
@@ -65,7 +65,7 @@ def sent_files(folder: Path) -> Iterator[Path]:
 
 
 def secrets_in(folder: Path) -> list[str]:
-    """Return the names of files in a folder, though not below it, that are kept back as secrets."""
+    """Return the names of files directly in a folder that are kept back as secrets."""
     spec = pathspec.GitIgnoreSpec.from_lines(excludes(folder))
     secret = pathspec.GitIgnoreSpec.from_lines(SECRETS)
     names = sorted(path.name for path in folder.iterdir() if path.is_file())

@@ -21,7 +21,7 @@ _LISTED_SECONDS = 20.0
 
 
 def keep_records(ec2: Calls, run: str, path: Path) -> None:
-    """Write down what EC2 says there was of a run, if it can say: in an hour it has forgotten."""
+    """Save EC2's record of a run's instances, if available: EC2 forgets them in an hour."""
     with contextlib.suppress(*ec2.errors, OSError):
         records = [vars(instance) for instance in ec2.ours(run)]
         write_atomically(path, json.dumps(records, indent=1))
@@ -30,14 +30,15 @@ def keep_records(ec2: Calls, run: str, path: Path) -> None:
 def sweep(
     ec2: Calls, run: str, journal: Journal, *, patience: float = _SWEEP_SECONDS
 ) -> list[Instance]:
-    """Give back whatever a run has left, and return what still bills when patience ends.
+    """Return everything that a run has left; return what still bills when patience ends.
 
-    Asks EC2 by tag, so it finds what no record knows of. EC2 may not list an instance in its first
-    seconds: what the journal says was launched, or asked for without an answer, is waited for. So
-    are credentials to come back, and the leases of instances that may not be ended from here.
+    It asks EC2 by tag, so it finds instances without any record. EC2 may not list an instance in
+    its first seconds, so it waits for those that the journal says were launched, or requested
+    without an answer. It also waits for renewed credentials, and for the leases of instances that
+    may not be ended from here.
 
     Raises:
-        CleanupError: EC2 couldn't be asked until patience ended.
+        CleanupError: EC2 couldn't be reached until patience ended.
     """
     give_up = time.monotonic() + patience
     listed_by = time.monotonic() + _LISTED_SECONDS
@@ -45,9 +46,9 @@ def sweep(
         try:
             listed = ec2.ours(run)
             left = [instance for instance in listed if instance.billing]
-            with contextlib.suppress(*ec2.errors):  # not allowed: their leases may end them
+            with contextlib.suppress(*ec2.errors):  # not allowed: then leases may end them
                 ec2.terminate([instance.id for instance in left])
-        except ec2.errors as error:  # expired credentials too: they may be renewed meanwhile
+        except ec2.errors as error:  # also expired credentials, which may be renewed
             if time.monotonic() > give_up:
                 raise cleanup_error(run, journal, error) from error
         else:
@@ -63,7 +64,7 @@ def _launched(journal: Journal) -> list[str]:
 
 
 def _may_appear(journal: Journal, listed: list[Instance]) -> bool:
-    """Whether an instance may exist that EC2 doesn't list yet."""
+    """Whether there may be an instance that EC2 doesn't list yet."""
     notes = list(journal.read())
     answered = {note.intent for note in notes if note.what in {"launched", "refused"}}
     asked = {note.intent for note in notes if note.what == "asking"}
@@ -73,7 +74,7 @@ def _may_appear(journal: Journal, listed: list[Instance]) -> bool:
 
 
 def cleanup_error(run: str, journal: Journal, error: Exception) -> CleanupError:
-    """Return what to raise where a cloud can't be asked what is left of a run."""
+    """Return the error for a cloud that can't say what is left of a run."""
     launched = _launched(journal)
     message = (
         f"The cloud can't be asked what is left of run {run}: {error}. It launched: "

@@ -1,8 +1,8 @@
-"""The few EC2 calls that cloudtune makes, and what it reads from the answers.
+"""The few EC2 calls that cloudtune makes, and the interpretation of the answers.
 
-The same code speaks to AWS and to the emulator: they differ by `endpoint` alone. Every instance
-carries tags that say whose it is (`cloudtune:run`, `cloudtune:intent`, `cloudtune:lease`), so that
-it can be found and returned without any local state.
+The same code calls AWS and the emulator, which only differ in `endpoint`. Every instance has tags
+that identify it (`cloudtune:run`, `cloudtune:intent`, `cloudtune:lease`), so that it can be found
+and returned without any local state.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.provider import Endpoint
 
-# Seconds, at most, until a launch that EC2 has throttled is asked for again.
+# Maximum seconds until each retry of a launch that EC2 has throttled.
 BUSY_WAITS = (0.5, 1.0, 2.0, 4.0)
 _TERMINATE_AT_ONCE = 1000  # EC2's limit per call
 _PLAIN_ZONE = "availability-zone"
-# What EC2's codes of failed launches mean (EC2 user guide, "Instance terminates immediately").
+# The meaning of EC2's codes of failed launches (EC2 user guide, "Instance terminates immediately").
 _STATE_HINTS = {
     "Client.InternalError": " (often a KMS key of its disk that this account may not use)",
     "Client.InvalidSnapshot.NotFound": " (its image has a snapshot that was deleted)",
@@ -44,10 +44,10 @@ _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
 def market_request(market: str, zone: str) -> dict[str, Any]:
     """Return the arguments of RunInstances for a market, and for a zone if there is one.
 
-    A spot instance is asked for once and ends when it is interrupted: whether another one takes
-    its place is for the policy to say. No maximum price is named: EC2's own is the price on
-    demand, and a lower one makes interruptions likelier ("Spot best practices", Amazon EC2 user
-    guide, 2026). The budget is kept by the books.
+    A spot instance is requested once and ends when it is interrupted: the policy decides about a
+    replacement. There is no maximum price: EC2's default is the on-demand price, and a lower one
+    makes interruptions more likely ("Spot best practices", Amazon EC2 user guide, 2026). The ledger
+    keeps the budget.
     """
     request: dict[str, Any] = {}
     if market == "spot":
@@ -59,19 +59,19 @@ def market_request(market: str, zone: str) -> dict[str, Any]:
 
 
 class Ec2(SortedErrors):
-    """EC2 in one region, seen through the tags of cloudtune."""
+    """EC2 in one region, through cloudtune's tags."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._client: EC2Client = client("ec2", endpoint, attempts=5, read_seconds=60)
-        # A launch is never retried by the library: it would ask a dry pool again and again.
+        # The library never retries a launch: it would call a dry pool repeatedly.
         self._launcher: EC2Client = client("ec2", endpoint, attempts=1, read_seconds=60)
 
     def run_instance(self, token: str, tags: Mapping[str, str], request: Mapping[str, Any]) -> str:
-        """Launch one instance and return its id; asked again with the same token, the same id.
+        """Launch one instance and return its id; with the same token again, the same id.
 
-        A launch that is throttled is asked for again after `BUSY_WAITS`: EC2 takes five at once,
-        and two a second after that.
+        A throttled launch is retried after `BUSY_WAITS`: EC2 takes five at once, and two per second
+        after that.
 
         Raises:
             botocore.exceptions.ClientError: EC2 refused; `errors.error_code` names why.
@@ -91,10 +91,7 @@ class Ec2(SortedErrors):
         return answer["Instances"][0]["InstanceId"]
 
     def try_launch(self, tags: Mapping[str, str], request: Mapping[str, Any]) -> Exception | None:
-        """Return what a launch would be answered with, launching nothing; None where it's taken.
-
-        EC2 says "DryRunOperation" where it would launch.
-        """
+        """Return EC2's answer to a dry run of a launch; None if it would be accepted."""
         try:
             with _request_ids():
                 self._client.run_instances(DryRun=True, **_whole(tags, request))
@@ -103,7 +100,7 @@ class Ec2(SortedErrors):
         return None
 
     def look(self, call: str, **given: Any) -> Any:
-        """Return EC2's answer to a call of boto3's client that only reads."""
+        """Return EC2's answer to a read-only call of boto3's client."""
         return getattr(self._client, call)(**given)
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
@@ -122,7 +119,7 @@ class Ec2(SortedErrors):
             ]
 
     def zones(self) -> tuple[str, ...]:
-        """Return the availability zones of the region that take instances now, by name."""
+        """Return the availability zones of the region that accept instances now, by name."""
         zones = self._client.describe_availability_zones()["AvailabilityZones"]
         open_ones = (zone for zone in zones if zone.get("State") == "available")
         plain = (z for z in open_ones if z.get("ZoneType", _PLAIN_ZONE) == _PLAIN_ZONE)
@@ -135,10 +132,10 @@ class Ec2(SortedErrors):
                 self._client.terminate_instances(InstanceIds=some)
 
     def console(self, instance: str) -> str:
-        """Return the last of what an instance printed; "" where EC2 doesn't say.
+        """Return the end of an instance's output; "" if EC2 doesn't have it.
 
-        EC2 keeps 64 KiB of it, for an hour after the end. The latest output is kept for instances
-        on Nitro; for others EC2 gives that of the boot.
+        EC2 keeps 64 KiB for an hour after the end: the latest output for Nitro instances, that of
+        the boot for others.
         """
         for latest in (True, False):
             with contextlib.suppress(*CALL_ERRORS):  # without permission there is none
@@ -150,7 +147,7 @@ class Ec2(SortedErrors):
 
 @contextlib.contextmanager
 def _request_ids() -> Iterator[None]:
-    """Add the id of the request to an error of EC2: AWS's support asks for it."""
+    """Add the id of the request to an error of EC2, for AWS's support."""
     try:
         yield
     except ClientError as error:
@@ -161,9 +158,9 @@ def _request_ids() -> Iterator[None]:
 
 
 def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a launch, but for its token.
+    """Return the arguments of a launch, except its token.
 
-    Where network interfaces are named, as for EFA, subnet and security groups belong to each.
+    If there are network interfaces, as for EFA, subnet and security groups belong to each of them.
     """
     request = dict(request)
     if request.get("NetworkInterfaces"):
@@ -175,7 +172,7 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
         "MinCount": 1,
         "MaxCount": 1,
         "InstanceInitiatedShutdownBehavior": "terminate",
-        # A machine that EC2 recovers boots without its lease, and would bill on.
+        # A machine that EC2 recovers would boot without its lease, and keep billing.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "MetadataOptions": {"HttpTokens": "required"},  # IMDSv2, which many organizations demand
         "TagSpecifications": [
@@ -189,10 +186,10 @@ def _whole(tags: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, Any
 def _read(described: Any) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}
     state = described["State"]["Name"]
-    # EC2 gives the time to the second.
+    # EC2's times have whole seconds.
     transition = described.get("StateTransitionReason", "")
     ended = None if state in BILLING_STATES else _REASON_TIME.search(transition)
-    # EC2's reason, where it says more than who did it.
+    # EC2's reason, if it says more than who did it.
     cause = described.get("StateReason", {})
     code = cause.get("Code", "")
     reason = transition

@@ -1,7 +1,7 @@
-"""EC2's error codes, sorted once into what they mean for us.
+"""EC2's error codes, sorted by their meaning for us.
 
-The codes are from the EC2 API's own list; those for want of capacity are the ones that Karpenter
-and AWS ParallelCluster act on (their sources, 2026).
+The codes are from the EC2 API's own list; those for lack of capacity are the ones that Karpenter
+and AWS ParallelCluster handle (their sources, 2026).
 """
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -54,24 +54,24 @@ _CODES: dict[RefusalKind, frozenset[str]] = {
 }
 _KINDS: dict[str, RefusalKind] = {code: kind for kind, codes in _CODES.items() for code in codes}
 _WORTH_ASKING_AGAIN = frozenset({"capacity", "quota", "busy"})
-# Refusals that our own node provider makes, without asking EC2.
+# Refusals of our own node provider, without a call to EC2.
 OURS = frozenset({"IntentSpent", "Released"})
 
 
 def error_code(error: BaseException) -> str:
-    """Return EC2's code for a botocore ClientError, else the name of the exception."""
+    """Return EC2's code for a botocore ClientError, or else the name of the exception."""
     answer = getattr(error, "response", None)
     code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
     return str(code) if code else type(error).__name__
 
 
 def refusal_kind(code: str) -> RefusalKind:
-    """Return what a code of `error_code` means for us."""
+    """Return the kind of refusal of an `error_code`."""
     return _KINDS.get(code, "unknown")
 
 
 def is_permanent(code: str) -> bool:
-    """Whether asking again is pointless: EC2 has said no, and not for want of capacity."""
+    """Whether a retry is pointless: EC2 has refused, and not for lack of capacity."""
     if refusal_kind(code) in _WORTH_ASKING_AGAIN or code in OURS:
         return False
     return not code.startswith("Internal")
@@ -80,7 +80,7 @@ def is_permanent(code: str) -> bool:
 def is_definite(error: BaseException) -> bool:
     """Whether an error of a launch says for certain that nothing was launched.
 
-    A time-out or a broken connection doesn't: the instance may exist. Nor does an internal error.
+    A time-out, a broken connection or an internal error doesn't: the instance may exist.
     """
     kind = refusal_kind(error_code(error))
     if not isinstance(error, ClientError):
@@ -89,12 +89,12 @@ def is_definite(error: BaseException) -> bool:
     return kind in _WORTH_ASKING_AGAIN or status < 500
 
 
-# What a call to AWS raises when it fails; the last where a proxy answers with a page of its own.
+# The exceptions of failed calls to AWS; the last one if a proxy answers with its own page.
 CALL_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 
 class SortedErrors:
-    """What EC2's errors mean, for `infra.provider.Calls`."""
+    """The meaning of EC2's errors, for `infra.provider.Calls`."""
 
     errors = CALL_ERRORS
     code = staticmethod(error_code)

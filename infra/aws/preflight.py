@@ -1,7 +1,7 @@
-"""What would refuse a launch, found before anything is billed: by trying, and by looking.
+"""Checks for what would refuse a launch, before anything is billed: dry runs and look-ups.
 
-EC2 answers a launch with `DryRun` as it would answer the launch, as far as rights and parameters
-go; what it has no room for it doesn't tell. The rest is looked at where the caller may look.
+With `DryRun` EC2 checks rights and parameters of a launch, but not capacity or quotas. The rest is
+looked up if the caller has the rights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ _HINTS: Mapping[str, str] = {
 def mistakes(
     ec2: Ec2, attempts: Mapping[str, Mapping[str, Any]], tags: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield a line for each thing that would refuse a launch, and what to do about it.
+    """Yield a line for each cause that would refuse a launch, and what to do about it.
 
-    `attempts` are the requests of the launches, each by what it is of, in words.
+    `attempts` are the requests of the launches, keyed by a description.
     """
     reported: set[str] = set()
     for what, request in attempts.items():
@@ -40,7 +40,7 @@ def mistakes(
         if error is None or error_code(error) == _WOULD_HAVE:
             continue
         if refusal_kind(error_code(error)) in {"busy", "capacity"}:
-            continue  # of this moment alone
+            continue  # only a temporary refusal
         hint = _HINTS.get(error_code(error), "")
         if error_code(error) not in reported:  # the same for each type
             yield f"{what} would be refused: {error}{f' ({hint})' if hint else ''}"
@@ -58,8 +58,8 @@ def quotas_lacking(
 ) -> Iterator[str]:
     """Yield a line for each quota that not even one instance of its types fits into.
 
-    It names one of the account's `regions` where an instance does.
-    Nothing where the caller may not ask; EC2 itself says it at the launch, which costs nothing.
+    It names one of the account's `regions` with enough quota. Nothing if the caller has no rights;
+    EC2 itself says so at the launch, which costs nothing.
     """
     least: dict[str, InstanceType] = {}
     for kind in sorted(types, key=lambda kind: kind.vcpus, reverse=True):
@@ -77,7 +77,7 @@ def quotas_lacking(
 def _elsewhere(
     endpoint: Endpoint, name: str, kind: InstanceType, regions: Callable[[], Sequence[str]]
 ) -> str:
-    """Return which region has the quota for a type and sells it; "" where none is known to."""
+    """Return a region with the quota for a type and with offers; "" if none is known."""
     try:
         places = [replace(endpoint, region=region) for region in regions()]
     except CALL_ERRORS:
@@ -95,11 +95,11 @@ def _elsewhere(
 
 
 def _closed(ec2: Ec2, groups: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each security group that keeps its own members out."""
+    """Yield a line for each security group that blocks its own members."""
     try:
         described = ec2.look("describe_security_groups", GroupIds=groups)["SecurityGroups"]
     except CALL_ERRORS:
-        return  # the caller may not ask
+        return  # the caller has no rights
     for group in described:
         if not lets_itself_in(group):
             yield (

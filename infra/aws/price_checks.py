@@ -1,4 +1,4 @@
-"""Live prices: which of them are believed, and the `Catalog` that they make with our own table."""
+"""Live prices: which of them are plausible, and the `Catalog` of them and our own table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from cloudtune.infra.aws.pricing import AS_OF, Listing, rentable, source, unfit
 from cloudtune.model.catalog import Catalog, Market, Offer
 
-# Far below every price of the table: less is a slip of a list.
+# Far below every price of the table: a lower one is a mistake.
 MIN_USD_PER_GPU_HOUR = 0.01
-# A price that is further off the table's is taken for a mistake, ours or AWS's.
+# A price further from the table's counts as a mistake, ours or AWS's.
 MAX_TIMES_OFF = 10.0
 _LIVE = {
     "on-demand": "AWS Price List API",
@@ -19,10 +19,10 @@ _LIVE = {
 
 @dataclass(frozen=True)
 class Quotes:
-    """Prices per hour of a region as AWS gave them, unchecked; `taken_at` is in Unix seconds.
+    """AWS's prices per hour in a region, unchecked; `taken_at` is in Unix seconds.
 
-    `on_demand` is by type, `spot` by type and zone. A market that could not be asked is empty, and
-    `trouble` says why. `endpoint` is empty for AWS itself.
+    `on_demand` is by type, `spot` by type and zone. A market that couldn't be queried is empty, and
+    `trouble` says why. `endpoint` is "" for AWS itself.
     """
 
     region: str
@@ -34,7 +34,7 @@ class Quotes:
 
 
 def is_plausible(listing: Listing, market: Market, price: float) -> bool:
-    """Whether a quoted price is near the table's: that of the market, else on demand."""
+    """Whether a quoted price is near the table's, for the market or else on demand."""
     if not price >= MIN_USD_PER_GPU_HOUR * listing.instance_type.gpus:
         return False
     of_table = listing.price(market) or listing.on_demand
@@ -42,11 +42,11 @@ def is_plausible(listing: Listing, market: Market, price: float) -> bool:
 
 
 def live_catalog(quotes: Quotes, markets: Sequence[Market], zones: Sequence[str] = ()) -> Catalog:
-    """Return the offers at the quoted prices; the table's replaces one that isn't plausible.
+    """Return the offers at the quoted prices; the table's price replaces implausible ones.
 
-    What has no quote isn't sold there, and isn't offered. A market that could not be asked has the
-    table's prices, and then the catalog has the table's date. Without zones, a spot offer has the
-    price of the dearest zone, as the cloud may choose that.
+    Types without a quote aren't sold there, and aren't offered. A market that couldn't be queried
+    has the table's prices, and then the catalog has the table's date. Without zones, a spot offer
+    has the price of the most expensive zone, because the cloud may choose that.
     """
     offers: list[Offer] = []
     warnings = [
@@ -79,7 +79,7 @@ def live_catalog(quotes: Quotes, markets: Sequence[Market], zones: Sequence[str]
 def _prices(
     quotes: Quotes, listing: Listing, market: Market, zones: Sequence[str], warnings: list[str]
 ) -> dict[str, float | None]:
-    """Return the price in each zone that has one, None if it is refused and the table has none."""
+    """Return the price in each zone that has one; None if implausible and not in the table."""
     name = listing.instance_type.name
     of_table = listing.price(market)
     any_zone: dict[str, float | None] = dict.fromkeys(zones or ("",), of_table)

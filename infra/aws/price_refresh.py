@@ -29,7 +29,7 @@ from cloudtune.model.serialization import decode, encode
 
 T = TypeVar("T")
 
-# For how long quotes are used again; spot prices move within a day.
+# Seconds for which cached quotes are used; spot prices change within a day.
 FRESH_SECONDS = 7 * 3600.0
 _HISTORY = timedelta(days=7)
 _PRICE_LIST_REGION = "us-east-1"  # one of three that have the API; it knows all regions' prices
@@ -52,7 +52,7 @@ _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def check_credentials() -> None:
-    """Pass if there are credentials to ask AWS with; whether AWS takes them is not asked.
+    """Check that there are credentials, but not whether AWS accepts them.
 
     Raises:
         UsageError: boto3 finds none.
@@ -79,13 +79,13 @@ def live_prices(
 ) -> Catalog:
     """Return the offers of a region at live prices, for `pricing.catalog`'s markets and zones.
 
-    Never fails for want of an answer: `Catalog.warnings` says what the table stands in for.
+    Never fails for lack of an answer: `Catalog.warnings` says which prices come from the table.
     """
     return live_catalog(latest_quotes(endpoint, folder, now), markets, zones)
 
 
 def latest_quotes(endpoint: Endpoint, folder: Path, now: float) -> Quotes:
-    """Return what AWS quotes, or quoted less than seven hours before `now` (Unix seconds).
+    """Return AWS's quotes, or cached ones less than seven hours old at `now` (Unix seconds).
 
     Quotes are cached in `folder`, but never incomplete ones.
     """
@@ -108,7 +108,7 @@ def latest_quotes(endpoint: Endpoint, folder: Path, now: float) -> Quotes:
 
 
 def cached(path: Path, kind: type[T]) -> T | None:
-    """Return an answer of AWS from a file; None if there is none that can be read."""
+    """Return an answer of AWS from a file; None if there is no readable one."""
     try:
         return decode(kind, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, *_UNREADABLE):
@@ -116,7 +116,7 @@ def cached(path: Path, kind: type[T]) -> T | None:
 
 
 def cache(path: Path, answer: object) -> None:
-    """Write an answer of AWS to a file; a full disk only means that AWS is asked again."""
+    """Write an answer of AWS to a file; if the disk is full, AWS is just asked again."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(encode(answer), indent=1))
@@ -158,7 +158,7 @@ def disk_price(endpoint: Endpoint) -> float | None:
 
 
 def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
-    """Return the price of each of our types; of one that is listed twice, the higher price.
+    """Return the price of each of our types; if one is listed twice, the higher price.
 
     `only` are further filters of the price list; a type that they name counts as ours.
     """
@@ -193,9 +193,9 @@ def _quoted(terms: Mapping[str, Any], unit: str) -> Iterator[float]:
 
 
 def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, float]]:
-    """Return a price by type and zone: the newest, or the p90 of the week before if higher.
+    """Return a price by type and zone: the newest, or the p90 of the last week if higher.
 
-    The newest price may be a lucky one.
+    The newest price may be unusually low.
     """
     changes: dict[str, dict[str, list[tuple[float, float]]]] = {}
     end = datetime.fromtimestamp(now, UTC)
@@ -222,10 +222,10 @@ def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, float]]:
 
 
 def time_weighted_p90(changes: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the lowest price that held for nine tenths of the time for which prices are known.
+    """Return the time-weighted 90th percentile of prices from `begin` to `end`.
 
-    `changes` are (time, price), at least one, in any order; a price holds until the next change,
-    the last one until `end`. What lies before `begin` counts from then on.
+    `changes` are (time, price), at least one, in any order; a price lasts until the next change,
+    the last one until `end`. Earlier changes count from `begin` on.
     """
     ordered = sorted(changes)
     until = [time for time, _ in ordered[1:]] + [end]

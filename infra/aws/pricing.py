@@ -17,12 +17,12 @@ from cloudtune.profiles.csv_table import rows
 
 TABLE = Path(__file__).with_name("ec2_prices.csv")
 AS_OF = "2026-07-20"
-# Carries a run: two vCPUs and 8 GiB, without the surcharge on load of the burstable types.
+# The head's type: two vCPUs and 8 GiB, without the surcharge of burstable types under load.
 HEAD_TYPE = "m7i.large"
-# Where there is none of it: 5 % cheaper, and let to accounts on AWS's free plan.
+# Its replacement: 5 % cheaper, and available to accounts on AWS's free plan.
 SECOND_HEAD_TYPE = "m7i-flex.large"
-# Of types that heads may have, on demand in PRICED_REGION, by public tables of 2026-11; live prices
-# go first.
+# On-demand prices of head types in PRICED_REGION, from public tables of 2026-11; live prices take
+# precedence.
 HEAD_USD_PER_HOUR: Mapping[str, float] = {
     HEAD_TYPE: 0.1008,
     SECOND_HEAD_TYPE: 0.09576,
@@ -31,10 +31,10 @@ HEAD_USD_PER_HOUR: Mapping[str, float] = {
     "t3.large": 0.0832,
 }
 PRICED_REGION = "us-east-1"
-# Of a gp3 disk in PRICED_REGION ("Amazon EBS pricing", read 2026-11): by the second, for 60 s at
-# least, of a month of 30 days.
+# The price of a gp3 disk in PRICED_REGION ("Amazon EBS pricing", read 2026-11): by the second, for
+# at least 60 s, of a month of 30 days.
 DISK_USD_PER_GB_MONTH = 0.08
-# Of a public IPv4 address, in every region ("Amazon VPC pricing", since 2024-02-01).
+# The price of a public IPv4 address in every region ("Amazon VPC pricing", since 2024-02-01).
 ADDRESS_USD_PER_HOUR = 0.005
 # EBS bills a gigabyte-month as 30 days.
 _MONTH_HOURS = 720.0
@@ -49,11 +49,11 @@ SOURCES: Mapping[Market, str] = {
     ),
 }
 
-# The share of spot capacity taken back during a month: the middle of each of the advisor's bands,
-# and for the open one a quarter.
+# The share of spot capacity interrupted in a month: the middle of each of the advisor's bands, and
+# a quarter for the open one.
 _RECLAIMED = {"<5%": 0.025, "5-10%": 0.075, "10-15%": 0.125, "15-20%": 0.175, ">20%": 0.25}
 _WORST_BAND = ">20%"
-# EC2's quota of G instances is "G and VT"; every other family has a quota of its own name.
+# EC2's quota of G instances is "G and VT"; every other family has its own quota.
 _OF_CLASS_G = ("gr", "vt")
 # The advisor's shares are of a month: a twelfth of a year.
 _HOURS_PER_MONTH = 730.5
@@ -96,11 +96,11 @@ class Listing:
 
 
 def interruptions_per_hour(band: str) -> float:
-    """Return how often an hour a spot instance is taken back, by the advisor's band.
+    """Return how often per hour a spot instance is interrupted, by the advisor's band.
 
-    If each instance of a pool is taken back at a constant rate r, a share 1 - exp(-r * month) is
-    gone after a month: the rate is the one that gives the middle of the band. The rate is an
-    average over a month and all zones, not a forecast. Without a band the worst is assumed.
+    If each instance of a pool is interrupted at a constant rate r, a share 1 - exp(-r * month) is
+    gone after a month: the rate is the one for the middle of the band. It is an average over a
+    month and all zones, not a forecast. Without a band the worst is assumed.
     """
     share = _RECLAIMED[band or _WORST_BAND]
     return -math.log1p(-share) / _HOURS_PER_MONTH
@@ -108,7 +108,7 @@ def interruptions_per_hour(band: str) -> float:
 
 @cache
 def listings() -> tuple[Listing, ...]:
-    """Return every row of the table, in its order; some have no price, some no whole GPU."""
+    """Return every row of the table, in order; some have no price, some no whole GPU."""
     return tuple(map(_listing, rows(TABLE)))
 
 
@@ -131,12 +131,12 @@ def _listing(row: Mapping[str, str]) -> Listing:
 
 
 def instance_types() -> dict[str, InstanceType]:
-    """Return every accelerated instance type by name, those without a price as well."""
+    """Return every accelerated instance type by name, including those without a price."""
     return {listing.instance_type.name: listing.instance_type for listing in listings()}
 
 
 def without_old_gpus(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns of types without those whose GPUs AWS's base image has no driver for.
+    """Return the patterns without types whose GPUs AWS's base image has no driver for.
 
     Its driver is NVIDIA's open kernel modules, which need Turing or newer (by their README).
 
@@ -158,7 +158,7 @@ def without_old_gpus(patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def rentable() -> tuple[Listing, ...]:
-    """Return the rows of types that trials can train on: only those are ever offered."""
+    """Return the rows of types that trials can train on; only these are offered."""
     return tuple(listing for listing in listings() if not _why_not(listing.instance_type))
 
 
@@ -169,7 +169,7 @@ def unfit() -> dict[str, str]:
 
 
 def _why_not(kind: InstanceType) -> str:
-    """Return why no trial can train on a type; "" where it can."""
+    """Return why no trial can train on a type; "" if it can."""
     if kind.gpu_maker != "nvidia":
         return f"its accelerators are {kind.gpu_maker}'s, and trials train on NVIDIA's GPUs"
     if kind.name.startswith(_ARM):
@@ -184,8 +184,8 @@ def catalog(
 ) -> Catalog:
     """Return the offers of the table: one for each type, market and zone with a known price.
 
-    With no zones given there is one offer of zone "": any will do. The table's prices are those of
-    us-east-1; in other regions they are a stand-in, and `source` says so.
+    Without zones there is one offer of zone "": any will do. The table's prices are those of
+    us-east-1; for other regions they are a substitute, and `source` says so.
     """
     offers = tuple(
         listing.offer(market, region, price, zone)
@@ -198,7 +198,7 @@ def catalog(
 
 
 def added_usd_per_hour(disk_gb: float, gb_month: float = DISK_USD_PER_GB_MONTH) -> float:
-    """Return what an hour of an instance costs besides its price.
+    """Return what an hour of an instance costs on top of its price.
 
     For `charges.per_instance_hour`: its gp3 disk, at `gb_month` dollars, and a public address.
     """
@@ -206,6 +206,6 @@ def added_usd_per_hour(disk_gb: float, gb_month: float = DISK_USD_PER_GB_MONTH) 
 
 
 def source(region: str, markets: Sequence[Market]) -> str:
-    """Return where the table's prices come from."""
+    """Return the source of the table's prices."""
     abroad = "" if region == PRICED_REGION else f"; used for {region}, where prices differ"
     return "; ".join(SOURCES[market] for market in markets) + abroad

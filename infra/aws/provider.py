@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from cloudtune.model.scaling import ScalingProfile
 
 
-# Of `cloud.request`, what a head has as well: placement and reservations are for GPUs.
+# The fields of `cloud.request` that also apply to heads: placement and reservations are for GPUs.
 _FOR_HEADS_TOO = {"BlockDeviceMappings", "KeyName", "MetadataOptions", "Monitoring"}
 
 
 class Ec2Speaking(Provider):
-    """What all clouds have in common that understand EC2's calls."""
+    """The common base of clouds that understand EC2's calls."""
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
-        """Return the region's zones; an account that may not ask does without."""
+        """Return the region's zones; none if the account has no permission."""
         try:
             return self.calls(cloud.endpoint).zones()
         except self.errors():
@@ -77,7 +77,7 @@ class Aws(Ec2Speaking):
         return [offer.instance_type for offer in offers]
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
-        """Return live prices; the table's stand in for them where they are those of the region.
+        """Return live prices, or the table's if they are for the region.
 
         Raises:
             UsageError: the region's prices are unknown, so a budget could not be kept.
@@ -102,7 +102,7 @@ class Aws(Ec2Speaking):
         return tuple(region["RegionName"] for region in answer["Regions"])
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
-        """Return an experiment with what `cloudtune aws setup` made where it names nothing else."""
+        """Return an experiment with the resources of `cloudtune aws setup` as defaults."""
         from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
         from cloudtune.infra.aws.price_refresh import disk_price  # noqa: PLC0415
 
@@ -138,7 +138,7 @@ class Aws(Ec2Speaking):
         return experiment.model_copy(update=changed)
 
     def check(self, experiment: Experiment) -> None:
-        """Pass if there are an image to boot and a storage that every instance reaches.
+        """Check that there are an image to boot and a storage that every instance can reach.
 
         Raises:
             UsageError: one of them is missing.
@@ -147,7 +147,7 @@ class Aws(Ec2Speaking):
             from cloudtune.infra.aws.account.inventory import identity  # noqa: PLC0415  boto3
             from cloudtune.infra.aws.account.stack import Clients  # noqa: PLC0415
 
-            identity(Clients(Endpoint(experiment.cloud.region)))  # says why nothing was found
+            identity(Clients(Endpoint(experiment.cloud.region)))  # raises with the reason
             raise UsageError(
                 "cloud.image is missing, and AWS names none: write the AMI to boot (docs/aws.md)"
             )
@@ -180,7 +180,7 @@ class Aws(Ec2Speaking):
         return Cloud(endpoint, request, settings.tags, subnets=settings.subnets)
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
-        """Return what EC2 would refuse: each launch is tried, and looked at as far as one may."""
+        """Return what EC2 would refuse, by dry runs and by look-ups as far as permitted."""
         from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
         from cloudtune.infra.aws.preflight import mistakes, quotas_lacking  # noqa: PLC0415
 
@@ -210,15 +210,15 @@ class Aws(Ec2Speaking):
         ]
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
-        """Return EC2 in each region that a run of this machine used, or that is asked for."""
+        """Return EC2 in each region that a run of this machine used, or that is requested."""
         named = {asked} if asked else set()
         return [Cloud(Endpoint(region), {}, {}) for region in sorted(named | set(regions))]
 
     def head(self, experiment: Experiment, home: Path, *, force: bool = False) -> HeadOffer | None:
-        """Return a small instance in the VPC; None where this machine can control the run itself.
+        """Return a small instance in the VPC; None if this machine can control the run itself.
 
         Raises:
-            UsageError: the price of an hour of it could not be had.
+            UsageError: its price is unknown.
         """
         from cloudtune.infra.aws.price_refresh import (  # noqa: PLC0415  boto3 takes long
             latest_quotes,

@@ -5,9 +5,9 @@ from typing import Any
 
 from cloudtune.errors import UsageError
 
-# Letters of botocore's own sentence; it lists every field that would do.
+# Maximum length of botocore's own sentence, which lists every valid field.
 _MOST = 300
-# Fields of RunInstances that are none of an experiment's, and why.
+# Fields of RunInstances that an experiment can't set, and why.
 OURS: Mapping[str, str] = {
     "ClientToken": "it is what makes sure that nothing is bought twice",
     "DryRun": "`run` tries its launches by itself",
@@ -26,9 +26,9 @@ OURS: Mapping[str, str] = {
 
 
 def ending_its_disks(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request whose volumes end with the instance, but those that it says are to stay.
+    """Return a request whose volumes end with the instance, unless it says that they stay.
 
-    A volume that stays bills, and no run would ever give it back.
+    A remaining volume bills, and no run would ever delete it.
     """
     name = "BlockDeviceMappings"
     disks = [
@@ -39,10 +39,10 @@ def ending_its_disks(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_request(given: Mapping[str, Any]) -> None:
-    """Pass if EC2's model has all of these fields, as they are written, and none is ours.
+    """Check that EC2's model has all of these fields in this form, and that none is ours.
 
     Raises:
-        UsageError: it hasn't, or one is.
+        UsageError: a field is invalid, or ours.
     """
     if not given:
         return

@@ -1,9 +1,9 @@
-"""How spot pools behave if the experiment doesn't say so: as those of public traces did.
+"""The behaviour of spot pools if the experiment doesn't say: that of pools in public traces.
 
-AWS's Spot Instance Advisor says how much of a type's capacity was taken back in a month, which is
-a hundred to thousands of times less than what those lost who rented GPUs in the public traces; and
-it doesn't say when there are none to be had. So a small table of figures that were worked out from
-such traces stands in: each of its pools is as likely as another.
+AWS's Spot Instance Advisor says how much of a type's capacity was interrupted in a month, which is
+a hundred to thousands of times less than the losses of GPU instances in public traces; and it
+doesn't say when there is no capacity. So a small table of figures computed from such traces is
+used instead: all of its pools are equally likely.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ SOURCE = "public traces of EC2's GPU pools, 2021 to 2023"
 
 @cache
 def spot_prior() -> tuple[SpotBehaviour, ...]:
-    """Return how the pools of the table behaved, in its order."""
+    """Return the behaviours of the table's pools, in order."""
     return tuple(
         SpotBehaviour(float(row["losses_per_hour"]), float(row["availability"]))
         for row in rows(TABLE)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.infra.node.boot import metadata
 
-_LOOK_SECONDS = 1.0  # a laptop has no metadata service, and may wait for ever for one
+_LOOK_SECONDS = 1.0  # a laptop has no metadata service, and could wait forever
 _INTERFACES = "network/interfaces/macs/"
 
 
@@ -18,7 +18,7 @@ class ThisInstance:
     groups: frozenset[str] | None
 
     def obstacles(self, settings: Settings) -> Iterator[str]:
-        """Yield what keeps the instances of a run from joining a controller on this one."""
+        """Yield reasons why the instances of a run can't join a controller on this one."""
         if self.region not in (None, settings.region):
             yield (
                 f"this machine is in {self.region} and the run in {settings.region}: instances "

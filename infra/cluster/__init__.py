@@ -3,7 +3,7 @@
 import logging
 import warnings
 
-# As Ray is imported in a notebook, it complains there of progress bars that aren't shown here.
+# When imported in a notebook, Ray warns about progress bars that aren't shown here.
 logging.getLogger("ray.widgets").setLevel(logging.WARNING)
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="IProgress not found")

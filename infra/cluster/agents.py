@@ -1,6 +1,6 @@
-"""The controller's side of the agents: one for each node, spoken to and listened to through Ray.
+"""The controller's side of the agents, one per node, through Ray.
 
-Agents are detached actors: named after their instance, in the run's own namespace, they live until
+Agents are detached actors, named after their instance in the run's own namespace. They live until
 the run ends them or their node goes, so that the next controller finds them.
 """
 
@@ -21,20 +21,20 @@ from cloudtune.infra.cluster.base import JoinedNode, RunCluster
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.infra.node.messages import Acks, Described, Message, Training
 
-# An agent answers when it has something to report, at the latest after so long.
+# An agent answers when it has something to report, at the latest after this many seconds.
 _POLL_SECONDS = 10.0
-# A node under load answers late; one that answers in no such time is asked again.
+# A node under load answers late; it is asked again after this many seconds.
 _ANSWER_SECONDS = 30.0
-# How long nodes have to end by themselves before they are terminated.
+# Seconds for nodes to end by themselves before they are terminated.
 _END_SECONDS = 2.0
 _MAX_STARTS = 3
-# A lease that ends sooner by less isn't worth a message.
+# A lease that ends sooner by fewer seconds isn't worth a message.
 _EARLIER_SECONDS = 5.0
 
 
 @dataclass(eq=False)
 class _Agent:
-    """An agent, how far it was listened to, and whether it has answered."""
+    """An agent, the last message received from it, and whether it has answered."""
 
     node: JoinedNode
     actor: Any
@@ -60,13 +60,13 @@ class Agents:
     """The agents of a run's nodes.
 
     Args:
-        cluster: where the nodes are.
-        training: what the sessions have in common.
-        hear: called with an instance, its message, and what to call once that is dealt with.
-        lost: called with an instance and a reason when its agent is gone; its workers are too. And
-            with whether another agent takes its place.
+        cluster: the cluster of the nodes.
+        training: the common settings of the sessions.
+        hear: called with an instance, its message, and what to call once that is handled.
+        lost: called with an instance and a reason when its agent and workers are gone, and with
+            whether another agent replaces it.
         leased_until: the Unix time at which all must be gone if nothing more is decided.
-        refuse: called with an instance that is of no use, and why.
+        refuse: called with a useless instance, and why it is.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Agents:
         self._closing = threading.Event()
 
     def ready(self, node: JoinedNode, *, wanted: bool = True) -> bool:
-        """Have an agent on that Ray node, and return whether it starts workers at once by now.
+        """Start an agent on that Ray node; return whether it can start workers at once by now.
 
-        While the node is wanted its lease is renewed with that, as often as is needed.
+        While the node is wanted, this also renews its lease as often as necessary.
         """
         with self._lock:
             agent = self._agents.get(node.instance)
@@ -102,7 +102,7 @@ class Agents:
                 return False
         if not (agent.answered or agent.refused) and ray.wait([agent.hello], timeout=0)[0]:
             lack = ""  # of the GPUs of its type
-            with contextlib.suppress(RayError):  # who listens learns of it
+            with contextlib.suppress(RayError):  # its listener notices
                 lack = ray.get(agent.hello)["lack"]
             agent.answered = not lack
             if lack:
@@ -113,9 +113,9 @@ class Agents:
         return agent.answered
 
     def _renew(self, agent: _Agent) -> None:
-        """Renew a lease now and then, and at once where the limits pay for less than was said.
+        """Renew a lease when it is due, and at once if the limits pay for less than granted.
 
-        Or for more, where what was said is soon over.
+        Or for more, if the granted lease is soon over.
         """
         now = time.monotonic()
         until = self._leased_until()
@@ -132,7 +132,7 @@ class Agents:
         if self._starts[node.instance] > _MAX_STARTS:
             return
         actor = self._cluster.agent(node, self._training)
-        if actor is not None:  # else it has just gone
+        if actor is not None:  # otherwise it has just gone
             self._take(node, actor)
 
     def _take(self, node: JoinedNode, actor: Any) -> None:
@@ -143,7 +143,7 @@ class Agents:
         agent.thread.start()
 
     def find(self) -> Mapping[str, Mapping[str, Described]]:
-        """Listen to the agents that another controller left; return their sessions by instance."""
+        """Listen to the agents left by another controller; return their sessions by instance."""
         described = {}
         for node in self._cluster.nodes():
             with contextlib.suppress(ValueError, RayError):  # it has gone meanwhile
@@ -157,18 +157,18 @@ class Agents:
         return described
 
     def call(self, instance: str, method: str, *arguments: object) -> Any:
-        """Have an agent do something; returns Ray's reference to the answer, None without agent."""
+        """Call an agent's method; return Ray's reference to the answer, None without an agent."""
         agent = self._agents.get(instance)
         return None if agent is None else getattr(agent.actor, method).remote(*arguments)
 
     def forget(self) -> None:
-        """Listen to no agent any more: their cluster is gone."""
+        """Stop listening to agents: their cluster is gone."""
         self._closing.set()
 
     def close(self) -> None:
         """End all agents, and with them all workers.
 
-        Instances that are left by then shut themselves down: nothing renews their leases.
+        Instances that are left shut themselves down, because nothing renews their leases.
         """
         self._closing.set()
         with self._lock:

@@ -1,4 +1,4 @@
-"""The Ray cluster of a run, whoever started it: who joined, and what asks for more."""
+"""The Ray cluster of a run, its own or an existing one: its nodes, and requests for more."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from cloudtune.model.commands import Launch
 
 @dataclass(frozen=True)
 class JoinedNode:
-    """An instance in the cluster: Ray's id of its node, its GPUs; why it isn't alive any more."""
+    """An instance in the cluster: Ray's id of its node, its GPUs, and why it is lost, if it is."""
 
     instance: str
     node: str
@@ -26,14 +26,14 @@ class JoinedNode:
 
 @dataclass(frozen=True)
 class Rental:
-    """How the instances of a run are asked for.
+    """How the instances of a run are requested.
 
-    `gpus` has the GPUs of each instance type that may be asked for. An instance ends itself
-    `lease_seconds` after it was asked for, at `lease_end` (Unix time) at the latest; `join_seconds`
-    it has in any case, to come up and be renewed, but not past the `deadline` (Unix time) of the
-    run. `request` goes into each request as it is (image, subnet, …), the subnet of the launch's
-    zone in place of its own where `subnets` has one; `tags` are added to our own. Instances upload
-    what they print as they boot into the folder `boot_logs` (a URI), if that is in S3.
+    `gpus` has the GPUs of each instance type that may be requested. An instance ends itself
+    `lease_seconds` after its request, at `lease_end` (Unix time) at the latest. It always has
+    `join_seconds` to boot and be renewed, but not past the `deadline` (Unix time) of the run.
+    `request` goes unchanged into each request (image, subnet, …), except that `subnets` may have
+    the subnet of the launch's zone; `tags` are added to our own. Instances upload their boot output
+    into the folder `boot_logs` (a URI), if that is in S3.
     """
 
     run: str
@@ -50,13 +50,13 @@ class Rental:
     boot_logs: str = ""
 
     def boot_log(self, intent: str) -> str:
-        """Return the URI of what the instance of an intent prints as it boots."""
+        """Return the URI of the boot output of an intent's instance."""
         return f"{self.boot_logs}/{intent}.log"
 
     def leases(self, now: float, until: float) -> tuple[float, float]:
-        """Return how long what is asked for now may last in all, and unless it is renewed.
+        """Return the total and the initial lease of an instance requested now, in seconds.
 
-        In seconds, where limits pay till `until` (Unix time).
+        The limits pay until `until` (Unix time).
         """
         lease = max(60.0, min(now + self.lease_seconds, self.lease_end) - now)
         never_joined = max(0.0, min(self.deadline - now, max(until - now, self.join_seconds)))
@@ -64,7 +64,7 @@ class Rental:
 
 
 class RunCluster(Protocol):
-    """What a run needs of its cluster; its own records are in `folder`."""
+    """The interface of a run's cluster; its own records are in `folder`."""
 
     folder: Path
     rental: Rental
@@ -72,11 +72,11 @@ class RunCluster(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether the cluster ran when it was found: nodes and trials may be there."""
+        """Whether the cluster was running already, so that there may be nodes and trials."""
 
     @property
     def intents(self) -> frozenset[str]:
-        """The launches that were asked for."""
+        """The requested launches."""
 
     def connect(self, directory: Path) -> None:
         """Start or join the cluster as a driver; its workers get a copy of that folder.
@@ -86,27 +86,27 @@ class RunCluster(Protocol):
         """
 
     def answers(self) -> bool:
-        """Whether its server takes connections. Ray's calls hang where that has just died."""
+        """Whether its server takes connections. Ray's calls hang if it has just died."""
 
     def alive(self) -> bool:
-        """Whether the cluster is there."""
+        """Whether the cluster exists."""
 
     def want(self, launch: Launch, until: float, /) -> None:
-        """Have the instance of an intent launched, leased till then (Unix time)."""
+        """Launch the instance of an intent, leased until then (Unix time)."""
 
     def give_back(self, intent: str) -> None:
-        """Have the instance of an intent ended, or never launched."""
+        """End the instance of an intent, or never launch it."""
 
     def nodes(self) -> list[JoinedNode]:
-        """Return the instances that have joined, lost ones included."""
+        """Return the instances that have joined, including lost ones."""
 
     def agent(
         self, node: JoinedNode, training: Training, /, *, existing: bool = False
     ) -> Any | None:
-        """Return the agent of a node, begun if there is none; None if it was to be `existing`."""
+        """Return the agent of a node, started unless it must be `existing`; None without one."""
 
     def stand_in(self) -> AbstractContextManager[bool]:
-        """Have something answer in place of a server that has died; gives whether it does."""
+        """Let something answer in place of a dead server; yield whether it does."""
 
     def stop(self) -> None:
-        """Leave, and end what was started for the run; from then on nothing can be launched."""
+        """Leave, and end what was started for the run; nothing can be launched after that."""

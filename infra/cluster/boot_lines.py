@@ -1,4 +1,4 @@
-"""What instances print as they boot, passed on while the run waits for them."""
+"""The boot output of instances, passed on while the run waits for them."""
 
 import contextlib
 import re
@@ -11,24 +11,24 @@ from cloudtune.infra.node.boot import SCRIPT_SAYS
 from cloudtune.model import events
 from cloudtune.train.storage import StorageError, content
 
-# An instance uploads what its boot prints every three seconds.
+# Seconds between looks: an instance uploads its boot output every three seconds.
 _LOOK_SECONDS = 4.0
-# Of a line: pip can print a thousand.
+# Maximum length of a line: pip can print a thousand characters.
 _LETTERS = 200
 
 
 class BootLines:
     """Reports what the first of the booting instances does; the others do the same.
 
-    A line is reported once a run, whatever figures are in it. Logs are read in a thread of its own,
-    so that a storage that stalls holds nothing else up.
+    A line is reported once per run, whatever its figures. Logs are read in a separate thread, so
+    that a stalling storage blocks nothing else.
     """
 
     def __init__(self, uri_of: Callable[[str], str], emit: Emit) -> None:
-        """`uri_of(intent)` is where the instance of an intent uploads what it prints."""
+        """`uri_of(intent)` is where the instance of an intent uploads its boot output."""
         self._uri_of = uri_of
         self._emit = emit
-        self._booting: dict[str, int] = {}  # lines that were read, by intent
+        self._booting: dict[str, int] = {}  # lines read so far, by intent
         self._reported: set[str] = set()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -41,12 +41,12 @@ class BootLines:
         self._stopping.set()
 
     def begin(self, intent: str) -> None:
-        """Read the log of an instance that boots from now on."""
+        """Start reading the log of a booting instance."""
         with self._lock:
             self._booting[intent] = 0
 
     def end(self, intent: str) -> None:
-        """Read it no more: the instance has joined, or is gone."""
+        """Stop reading it: the instance has joined, or is gone."""
         with self._lock:
             self._booting.pop(intent, None)
 
@@ -55,13 +55,13 @@ class BootLines:
             self.look()
 
     def look(self) -> None:
-        """Report what is new in the log of the first instance that still boots."""
+        """Report new lines in the log of the first booting instance."""
         with self._lock:
             intent = next(iter(self._booting), None)
         if intent is None:
             return
         lines: list[str] = []
-        with contextlib.suppress(StorageError):  # it hasn't uploaded any yet
+        with contextlib.suppress(StorageError):  # nothing is uploaded yet
             text = content(self._uri_of(intent)).decode(errors="replace")
             lines = text.rpartition("\n")[0].splitlines()
         with self._lock:

@@ -1,7 +1,7 @@
 """The head of a run's Ray cluster, on the controller's machine, with Ray's autoscaler v2.
 
-The controller says which launch intents are wanted; Ray's autoscaler re-reads that once a second
-and launches or terminates through `Ec2NodeProvider`.
+The controller writes which launch intents are wanted; Ray's autoscaler reads that once a second and
+launches or terminates through `Ec2NodeProvider`.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ INTENTS = "intents.json"
 RECORD = "head.json"
 _TEMP = "ct-"
 _LEFT = "its node left the cluster"
-# Ray's head takes some 10 s, several times that on a busy machine.
+# Ray's head takes about 10 s to start, several times that on a busy machine.
 _START_SECONDS = 180.0
 _STAND_IN_SECONDS = 15.0
 _ANSWER_SECONDS = 10.0
@@ -65,14 +65,14 @@ _ENVIRONMENT = {
 
 
 def health_checks(silent_seconds: float) -> dict[str, str]:
-    """Return when Ray's head takes a machine for lost: five checks in a row that failed.
+    """Return the settings for when Ray's head declares a machine lost: after five failed checks.
 
-    At 50 s they are Ray's own (2.60, `src/ray/common/ray_config_def.h`: delay 5000 ms, period 3000,
-    timeout 10000, threshold 5): one that answers nothing is lost after 50 to 65 s, one whose
-    raylet is gone, or that can't be reached at all, after 15. Tighter ones would take a network
-    that stands still for some seconds, or a machine that swaps, for lost, which costs an epoch of
-    all its trials and a boot; and nothing is won where EC2 itself says that an instance has ended,
-    which is seen in 3 s. So only an instance that hangs is held a minute for nothing.
+    At 50 s they are Ray's defaults (2.60, `src/ray/common/ray_config_def.h`: delay 5000 ms, period
+    3000, timeout 10000, threshold 5): a silent machine is lost after 50 to 65 s, one whose raylet
+    is gone, or that can't be reached at all, after 15. Tighter settings would give up a machine
+    that swaps, or whose network hangs for some seconds, which costs an epoch of all its trials and
+    a boot. They would gain nothing if EC2 says that an instance has ended, which is noticed in 3 s.
+    So only an instance that hangs is held for a minute in vain.
     """
     per_second = {"initial_delay": 100, "period": 60, "timeout": 200}
     parts = {f"RAY_health_check_{name}_ms": part for name, part in per_second.items()}
@@ -82,10 +82,10 @@ def health_checks(silent_seconds: float) -> dict[str, str]:
 
 @dataclass
 class _Intent:
-    """A launch that was asked for: what, when (Unix time), with how long a lease, in seconds.
+    """A requested launch: what, when (Unix time), and its lease in seconds.
 
-    `first` is the lease that it is born with, `lease` what renewals may come to. `boot_log` is the
-    address to which it uploads what it prints.
+    `first` is the initial lease, `lease` the longest with renewals. `boot_log` is the address to
+    which it uploads its boot output.
     """
 
     launch: Launch
@@ -97,7 +97,7 @@ class _Intent:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the node provider needs to know beside the request itself."""
+        """What the node provider needs to know on top of the request itself."""
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.asked_at + self.lease))
         asked = self.launch
         where = {"market": asked.market, "zone": asked.zone, "lease": end}
@@ -105,11 +105,11 @@ class _Intent:
 
 
 class RayHead:
-    """Starts, steers and ends the head. Everything it writes but Ray's own is in `folder`.
+    """Starts, controls and ends the head. Everything it writes, except Ray's files, is in `folder`.
 
-    In a folder where there was one before, it goes on as that one: with its address and its
-    intents, so that what that one launched can join, and EC2 is asked for exactly the same. If its
-    process is still alive it is that very head.
+    If the folder had a head before, it continues with its address and intents, so that instances
+    launched by that head can join, and requests to EC2 are identical. If its process is still
+    alive, it is that head.
     """
 
     def __init__(self, folder: Path, rental: Rental, address: str = "127.0.0.1") -> None:
@@ -125,11 +125,11 @@ class RayHead:
         self._server: tuple[list[str], dict[str, str]] | None = None
         self._recall()
         self._port = self._port or free_port(address)
-        # Ray's sockets must have short names, so its folder can't be inside ours.
+        # Ray's sockets need short paths, so its folder can't be inside ours.
         self.temp = self._recall_process() or Path(mkdtemp(prefix=_TEMP))
 
     def _recall(self) -> None:
-        """Take over the address and the intents of the head that was here before."""
+        """Take over the address and the intents of the previous head."""
         path = self.folder / INTENTS
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
@@ -145,11 +145,11 @@ class RayHead:
             ) from None
 
     def _recall_process(self) -> Path | None:
-        """Take over the process of the head that was here before, if it lives; or end its rest."""
+        """Take over the process of the previous head if it lives, or end its remains."""
         try:
             recorded = ProcessGroup.recorded(self.folder / RECORD)
         except DamagedRecordError:
-            return None  # no process can be proved to be it; the run gets a new head
+            return None  # no process is proven to be it; the run gets a new head
         if recorded is None:
             return None
         group = recorded[0]
@@ -164,7 +164,7 @@ class RayHead:
 
     @property
     def running(self) -> bool:
-        """Whether the head was running when it was found: nodes and trials may be there."""
+        """Whether the head was running already, so that there may be nodes and trials."""
         return self._group is not None
 
     @property
@@ -177,7 +177,7 @@ class RayHead:
 
     @property
     def token(self) -> str:
-        """What lets a process into the cluster; the same for whoever takes the run over."""
+        """The token for joining the cluster, the same for every controller of the run."""
         return ray_access.token_of(self.folder)
 
     @property
@@ -186,17 +186,17 @@ class RayHead:
 
     @property
     def autoscaler_events(self) -> Path:
-        """Ray's own record of what its autoscaler decided."""
+        """Ray's own record of its autoscaler's decisions."""
         return self._session / "session_latest" / "logs" / "events" / "event_AUTOSCALER.log"
 
     def connect(self, directory: Path) -> None:
-        """Start the head, and join its cluster as a driver that brings this folder."""
+        """Start the head, and join its cluster as a driver that provides this folder."""
         ray_access.join_as_driver(self._ip, self.token)
         self.start()
         ray.init(
             address=self.address,
             namespace=self.rental.run,
-            # Besides what .gitignore leaves out.
+            # On top of what .gitignore leaves out.
             runtime_env={"working_dir": str(directory), "excludes": excludes(directory)},
             log_to_driver=False,
             logging_level="ERROR",
@@ -208,11 +208,11 @@ class RayHead:
         return GcsClient(address=self.address)
 
     def nodes(self) -> list[JoinedNode]:
-        """Return the instances in the cluster, by the labels that they joined with.
+        """Return the instances in the cluster, by the labels of their nodes.
 
-        There are none where its server doesn't answer.
+        None if its server doesn't answer.
         """
-        # Not ray.nodes(): where the server dies while it answers, that ends this process.
+        # Not ray.nodes(): if the server dies during the call, that ends this process.
         try:
             nodes = self._client.get_all_node_info(timeout=_ANSWER_SECONDS)
         except RayError:
@@ -243,7 +243,7 @@ class RayHead:
         """Start the head and wait until the cluster can be joined.
 
         Raises:
-            CloudtuneError: it ended, or didn't come up in a minute; the message has its output.
+            CloudtuneError: it ended, or didn't start in time; the message has its output.
         """
         if self._group is not None:
             self._server = self._gcs()
@@ -259,7 +259,7 @@ class RayHead:
             **_ENVIRONMENT,
             **health_checks(self.rental.endpoint.silent_seconds),
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
-            # Two servers that can't be switched off, each at a port of its own.
+            # Two servers that can't be turned off, each at its own port.
             "AUTOSCALER_METRIC_PORT": str(free_port(self._ip)),
             "DASHBOARD_METRIC_PORT": str(free_port(self._ip)),
         }
@@ -276,7 +276,7 @@ class RayHead:
         self._server = self._gcs()
 
     def _gcs(self) -> tuple[list[str], dict[str, str]] | None:
-        """Return the command and the environment of the server that drivers are connected to."""
+        """Return the command and the environment of the server for drivers."""
         assert self._group is not None
         for process in self._group.members():
             with contextlib.suppress(psutil.Error):
@@ -286,10 +286,10 @@ class RayHead:
 
     @contextlib.contextmanager
     def stand_in(self) -> Iterator[bool]:
-        """Have a server at the address of a head that has died; gives whether there is one.
+        """Start a server at the address of a dead head; yield whether there is one.
 
-        Ray lets a driver leave a cluster only where its head answers: without one it waits a
-        minute, and then ends the driver's process.
+        Ray only lets a driver leave a cluster whose head answers: without one it waits a minute,
+        and then ends the driver's process.
         """
         if self._group is not None:
             self._group.stop()
@@ -315,27 +315,27 @@ class RayHead:
         return self._group is not None and self._group.alive()
 
     def want(self, launch: Launch, until: float = math.inf) -> None:
-        """Have Ray's autoscaler launch the instance of an intent, leased till then (Unix time)."""
+        """Let Ray's autoscaler launch the instance of an intent, leased until then (Unix time)."""
         now = unix_time()
         lease, first = self.rental.leases(now, until)
         intent = _Intent(launch, now, lease, first)
-        if launch.intent not in self._intents:  # it may ask S3, so not under the lock
+        if launch.intent not in self._intents:  # not under the lock: it may call S3
             with contextlib.suppress(StorageError):  # its console has the same
                 log = self.rental.boot_log(launch.intent)
                 intent.boot_log = upload_address(log, UPLOAD_SECONDS)
-        with self._lock:  # the watcher gives refused intents up, from its own thread
-            # Set once: asked again, EC2 must be asked for exactly the same.
+        with self._lock:  # the watcher gives up refused intents in its own thread
+            # Set only once: a repeated request to EC2 must be identical.
             self._intents.setdefault(launch.intent, intent)
             self._write_config()
 
     def give_back(self, intent: str) -> None:
-        """Have Ray's autoscaler end the instance of an intent, or never launch it."""
+        """Let Ray's autoscaler end the instance of an intent, or never launch it."""
         with self._lock:
             self._intents[intent].wanted = False
             self._write_config()
 
     def stop(self) -> None:
-        """End the head and all its processes; from then on nothing can be launched."""
+        """End the head and all its processes; nothing can be launched after that."""
         if self._group is not None:
             self._group.stop()
             (self.folder / RECORD).unlink(missing_ok=True)
@@ -363,13 +363,13 @@ class RayHead:
         ]
 
     def _write_config(self) -> None:
-        """Replace the config in one step: the autoscaler re-reads it whenever it likes.
+        """Replace the config in one step, because the autoscaler may read it at any time.
 
-        Before it, what it is made from: whoever takes over must ask for exactly the same.
+        Before it, save what it is made from: the next controller must make identical requests.
         """
         state = {"ip": self._ip, "port": self._port, "intents": encode(self._intents)}
         write_atomically(self.folder / INTENTS, json.dumps(state))
-        # Ray reads it as YAML, in which a letter must not be written as two halves of one.
+        # Ray reads it as YAML, which doesn't allow surrogate pairs.
         write_atomically(self._config, json.dumps(self._settings(), ensure_ascii=False))
 
     def _settings(self) -> dict[str, Any]:
@@ -395,7 +395,7 @@ class RayHead:
                 "journal": str(self.folder / JOURNAL),
                 "config": str(self._config),
             },
-            # An external provider gets no defaults: all of these must be there.
+            # An external provider gets no defaults: all of these are required.
             **{name: {} for name in ("auth", "docker", "file_mounts")},
             **{name: [] for name in _COMMAND_LISTS},
         }
@@ -404,7 +404,7 @@ class RayHead:
         launch = intent.launch
         count = int(intent.wanted)
         gpus = self.rental.gpus[launch.instance_type]
-        # As its tag says: renewed past it, another machine's `gc` would take it for an orphan.
+        # As in its tag: beyond that, another machine's `gc` would treat it as an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
         lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
         script = user_data(join, lease, self.token, self.rental.delivery, intent.boot_log)
@@ -433,7 +433,7 @@ _COMMAND_LISTS = (
 
 
 def takes_connections(address: str, port: int) -> bool:
-    """Whether something listens there. Ray's calls hang where its server has just died."""
+    """Whether something listens there. Ray's calls hang if its server has just died."""
     with socket.socket() as probe:
         probe.settimeout(_CONNECT_SECONDS)
         return probe.connect_ex((address, port)) == 0

@@ -1,11 +1,11 @@
-"""Ray's external node provider: every node that Ray's autoscaler asks for is one EC2 instance.
+"""Ray's external node provider: every node that Ray's autoscaler requests is one EC2 instance.
 
-A launch intent of the policy is a node type of its own with min = max = 1, or 0 once it is
-given back (docs/decisions/0003-one-node-type-per-intent.md). So Ray launches and terminates
-exactly the instances that the policy means, and asking twice for one intent is harmless.
+Each launch intent of the policy is a separate node type with min = max = 1, or 0 once it is
+returned (docs/decisions/0003-one-node-type-per-intent.md). So Ray launches and terminates exactly
+the instances that the policy wants, and requesting one intent twice is harmless.
 
-This module runs in Ray's monitor process on the head. What it is about to do, and what came of it,
-goes to a journal (JSON lines) that the controller reads: intent before the call, answer after.
+This module runs in Ray's monitor process on the head. It writes what it is about to do, and the
+outcome, to a journal (JSON lines) that the controller reads: intent before the call, answer after.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ from cloudtune.model.serialization import decode
 
 HEAD_TYPE = "head"
 PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
-# Notes after which a launch intent is never asked for again.
+# Notes after which a launch intent is never requested again.
 GIVEN_UP = frozenset({"refused", "lost", "broken"})
-# Three lost answers in a row aren't chance; then the watcher looks what is there.
+# Three lost answers in a row aren't chance: then the watcher looks for the instance.
 _LOST_ANSWERS = 3
-# For so long what was launched is there, though EC2 doesn't list it yet.
+# Seconds for which a launched instance counts as existing, though EC2 doesn't list it yet.
 _UNLISTED_SECONDS = 60.0
 
 
 def printable(error: Exception) -> str:
-    """Return what an error says, as any file and any terminal can have it."""
+    """Return an error's message in a form for any file and any terminal."""
     return str(error).encode("ascii", "backslashreplace").decode()
 
 
 def head_instance(run: str) -> str:
-    """Return the id under which Ray knows the controller's own machine; EC2 never sees it."""
+    """Return Ray's id of the controller's own machine, which EC2 never sees."""
     return f"head-{run}"
 
 
@@ -52,9 +52,9 @@ def head_instance(run: str) -> str:
 class Note:
     """A line of the journal: asking, unanswered, launched, refused, lost, broken or returning.
 
-    "lost": given up, but the instance may exist, since an answer was lost on the way. "broken": the
-    same, after an error that isn't the cloud's, which would only come again; without an intent it
-    is of something else that was asked of the provider.
+    "lost": given up, but the instance may exist, because an answer was lost. "broken": the same,
+    after an error that isn't the cloud's and would recur; without an intent, it is about another
+    call of the provider.
     """
 
     at: float
@@ -66,26 +66,26 @@ class Note:
 
 
 class Journal:
-    """What the provider did, in a file that outlives it."""
+    """The provider's actions, in a file that outlives it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
 
     def write(self, note: Note) -> None:
-        """Append a line and have it on disk before going on."""
+        """Append a line, and return once it is on disk."""
         with self._lock, self._path.open("ab+") as file:
             text = json.dumps(vars(note)) + "\n"
             if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-                text = f"\n{text}"  # the last write was cut short: leave its line to it
+                text = f"\n{text}"  # the last write was cut short: begin a new line
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
 
     def read(self) -> Iterator[Note]:
-        """Yield the lines so far; one that is being written, or is damaged, is left out.
+        """Yield the lines so far, without incomplete or damaged ones.
 
-        What is forgotten by that is asked for again, with the same token.
+        A request forgotten that way is repeated with the same token.
         """
         if not self._path.exists():
             return
@@ -96,9 +96,10 @@ class Journal:
 
 
 class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
-    """Launches and terminates through EC2, one instance for one intent.
+    """Launches and terminates through EC2, one instance per intent.
 
-    It has what Ray's autoscaler v2 calls: nodes register by themselves, and aren't updated.
+    It has the methods that Ray's autoscaler v2 calls: nodes register by themselves, and aren't
+    updated.
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
@@ -118,8 +119,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
         """Return the ids of live instances of this run, and of the head.
 
-        Ray asks several times a second: EC2 is asked once in a while, and after each change of
-        ours.
+        Ray calls this several times a second; EC2 is only called now and then, and after each
+        change of ours.
         """
         with self._lock:
             instances = self._seen if time.monotonic() < self._seen_until else None
@@ -128,9 +129,9 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             listed = {it.id: it for it in self._listed()}
             with self._lock:
                 now = time.monotonic()
-                # And what was launched just now and isn't listed yet: a node that joins before Ray
-                # has heard of its instance is one too many to it, and stops its autoscaler for good
-                # (2.60: "Invalid status transition").
+                # Include instances launched just now that aren't listed yet: if a node joins before
+                # Ray knows its instance, Ray's autoscaler stops for good (2.60: "Invalid status
+                # transition").
                 self._launched = {
                     name: (instance, unlisted_until)
                     for name, (instance, unlisted_until) in self._launched.items()
@@ -143,7 +144,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
 
     def _listed(self) -> list[provider.Instance]:
-        """Return the live instances; an error that isn't the cloud's is noted, each kind once."""
+        """Return the live instances; note errors that aren't the cloud's, each kind once."""
         try:
             return self._ec2.ours(self.run, ended=False)
         except self._ec2.errors:
@@ -165,7 +166,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return dict(instance.tags) if instance else {}
 
     def is_running(self, node_id: str) -> bool:
-        """Whether EC2 says that the instance runs."""
+        """Whether the instance runs, according to EC2."""
         instance = self._instance(node_id)
         return node_id == head_instance(self.run) or (
             instance is not None and instance.state == "running"
@@ -183,17 +184,17 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         resources: dict[str, float],  # noqa: ARG002  the user data has them
         labels: dict[str, str],  # noqa: ARG002
     ) -> dict[str, Any]:
-        """Launch the instance of an intent, once: a repeated call answers as the first did.
+        """Launch the instance of an intent, once: a repeated call returns the first answer.
 
         Raises:
-            NodeLaunchException: EC2 refused, now or before, or the intent was given back.
+            NodeLaunchException: EC2 refused, now or before, or the intent was returned.
         """
         intent = tags[ray_tags.TAG_RAY_USER_NODE_TYPE]
         assert count == 1, f"asked for {count} nodes of intent {intent}, which stands for one"
         return self._answered_before(intent) or self._launch(intent, node_config, tags)
 
     def _answered_before(self, intent: str) -> dict[str, Any] | None:
-        """Return the instance that the intent has; None if EC2 was never asked for it.
+        """Return the instance of the intent; None if EC2 was never called for it.
 
         Raises:
             NodeLaunchException: it was refused, its instance ended, or it is unwanted.
@@ -212,7 +213,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return None
 
     def _settings(self) -> dict[str, Any]:
-        """Return the config as the controller has it now."""
+        """Return the controller's present config."""
         return json.loads(self._config.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
     def _launch(
@@ -234,7 +235,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             "Name": f"cloudtune-{self.run}-{intent}",
         }
         named.pop(ray_tags.TAG_RAY_NODE_NAME, None)
-        # Where an answer was lost, now or before, there may be an instance whatever EC2 says next.
+        # If an answer was lost, now or before, there may be an instance, whatever EC2 says next.
         asked_before = bool(self._notes_of(intent))
         self._note("asking", intent)
         try:
@@ -271,7 +272,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def _ask(
         self, intent: str, token: str, tags: Mapping[str, str], request: Mapping[str, Any]
     ) -> str:
-        """Launch, asking again where the answer was lost: the token makes it the same launch."""
+        """Launch, and retry if the answer was lost: the token makes it the same launch."""
         for _ in range(_LOST_ANSWERS):
             try:
                 return self._ec2.run_instance(token, tags, request)
@@ -286,7 +287,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         return [note for note in self._journal.read() if note.intent == intent]
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> None:
-        """Give instances back; the head isn't ours to end."""
+        """Terminate instances, but not the head, which isn't ours to end."""
         doomed = [node for node in node_ids if node != head_instance(self.run)]
         for node in doomed:
             instance = self._instance(node)

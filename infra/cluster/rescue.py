@@ -1,8 +1,8 @@
-"""The best epoch's files, where the storage doesn't take them: they come to the controller's disk.
+"""The best epoch's files, if they can't be saved: they are copied to the controller's disk.
 
-A worker whose save fails to the last leaves the files on its node, which is gone soon after. So
-they are fetched before the policy hears of the epoch: it can't return the instance meanwhile,
-unless a limit ends the run.
+A worker whose save fails after all retries leaves the files on its node, which may soon be gone. So
+they are fetched before the policy gets the epoch: it can't return the instance meanwhile, unless a
+limit ends the run.
 """
 
 import math
@@ -22,9 +22,9 @@ from cloudtune.model.events import EpochReport
 from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore
 
-# Of a file, in one answer of Ray: both ends hold it in memory.
+# Bytes of a file per answer of Ray: both ends hold it in memory.
 _CHUNK_BYTES = 16 * 2**20
-# What a fetch may take: an instance bills meanwhile.
+# Maximum seconds of a fetch: an instance bills meanwhile.
 _SECONDS = 120.0
 
 
@@ -32,10 +32,10 @@ class Rescue:
     """Fetches the best epoch's files into a folder, one checkpoint at a time.
 
     Args:
-        folder: the run's, on this machine.
-        training: whose metric says which epoch is the best.
-        call: has an instance's agent do something; None where the instance has no agent.
-        say: tells the person of it.
+        folder: the run's folder on this machine.
+        training: its metric decides which epoch is the best.
+        call: calls an instance's agent; returns None if the instance has no agent.
+        say: reports to the user.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Rescue:
         self._call = call
         self._say = say
         self._best = -math.inf
-        self._comparing = threading.Lock()  # each agent is listened to by a thread of its own
+        self._comparing = threading.Lock()  # each agent has its own listening thread
         self._fetching = threading.Lock()
 
     def hear(self, instance: str, trial: str, report: EpochReport) -> None:
-        """Take note of an epoch; returns once its files are here, or can't be had."""
+        """Record an epoch; return once its files are here, or can't be fetched."""
         value = self._sign * report.metrics.get(self._metric, math.nan)
         with self._comparing:
             is_best = math.isfinite(value) and value > self._best
@@ -62,7 +62,7 @@ class Rescue:
         name = f"the files of {trial}, epoch {report.epoch},"
         try:
             if is_best:
-                with self._fetching:  # one at a time: the last one would drop a better one's files
+                with self._fetching:  # one at a time: the last could drop a better one's files
                     if value == self._best:
                         path = self._fetch(instance, trial, report)
                         self._say(f"{name} are kept on this machine: {path}")

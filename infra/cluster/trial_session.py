@@ -1,6 +1,6 @@
-"""One session of a trial, as its controller sees it: parts on one node or several, one end.
+"""One session of a trial on the controller's side: parts on one or several nodes, one end.
 
-What the agents tell of a session becomes the events of the policy. Nothing here waits.
+It turns the agents' messages about a session into events for the policy. Nothing here waits.
 """
 
 import threading
@@ -19,7 +19,7 @@ _RETURNED = (
 
 
 class Emit(Protocol):
-    """Tells the policy of an event, and calls `settled` once that has dealt with it."""
+    """Passes an event to the policy, and calls `settled` once that has handled it."""
 
     def __call__(
         self, make: Callable[[float], events.Event], settled: Sequence[Callable[[], None]] = ()
@@ -28,7 +28,7 @@ class Emit(Protocol):
 
 
 def parts_of(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
-    """Return what each instance has of a session, rank 0 first; ranks of a node are together."""
+    """Return the part of a session on each instance, rank 0 first, with a node's ranks together."""
     workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
     size = sum(len(gpu_shares) for gpu_shares in workers.values())
     parts: dict[str, messages.Part] = {}
@@ -48,10 +48,10 @@ class TrialSession:
     """A session from `start` until one of TrialStopped, TrialFailed or TrialLost was emitted.
 
     Args:
-        command: what started it.
-        known: the trial's checkpoints from this epoch on stay, until more is acknowledged.
-        call: has an instance's agent do something; None where the instance has no agent.
-        emit: tells of an event; see `Emit`.
+        command: the command that started it.
+        known: the trial's checkpoints from this epoch on stay, until a later one is acknowledged.
+        call: calls an instance's agent; returns None if the instance has no agent.
+        emit: see `Emit`.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class TrialSession:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the workers; return at once."""
         rendezvous: Any = ""
         for instance, part in self._parts.items():
             answer = self._call(instance, "start", part, rendezvous)
             if answer is None:
                 self.note_lost(instance, f"{instance} has no agent")
-            rendezvous = rendezvous or answer  # the first node's; Ray waits for it where needed
+            rendezvous = rendezvous or answer  # the first node's; Ray waits for it if necessary
 
     def adopt(self, ready: Iterable[int], alive: Iterable[str]) -> None:
-        """Take the session over as it is: these ranks are set up, these instances know of it.
+        """Take over a session: these ranks are set up, these instances know it.
 
-        Events that another controller may not have recorded are emitted again.
+        Events that the other controller may not have recorded are emitted again.
         """
         with self._lock:
             self._ready.update(ready)
@@ -91,34 +91,34 @@ class TrialSession:
                 self.note_lost(instance, f"{instance} knows nothing of {self.command.session}")
 
     def extend(self, until_epoch: int) -> None:
-        """Let the workers go on to that epoch; returns at once."""
+        """Let the workers continue to that epoch; return at once."""
         for instance in self._parts:
             self._call(instance, "grant", self.command.session, until_epoch)
 
     def acknowledge(self, epoch: int) -> None:
-        """Tell the worker that saves that the controller knows of an epoch; returns at once.
+        """Tell the saving worker that the controller has recorded an epoch; return at once.
 
-        Not once the session is to stop: what it still reports is taken no note of.
+        Not after a stop: later reports aren't recorded.
         """
         if not self._stopping:
             first = next(iter(self._parts))
             self._call(first, "acknowledge", self.command.session, epoch)
 
     def stop(self, *, stacks: bool = False) -> None:
-        """End the workers wherever they are; returns at once, TrialStopped follows.
+        """End the workers; return at once, TrialStopped follows.
 
-        With `stacks` they first write to their logs where they are.
+        With `stacks` they first write their stacks to their logs.
         """
         with self._lock:
             self._stopping = True
             self._stop_parts(stacks=stacks)
 
     def join(self, seconds: float) -> None:
-        """Wait until the session is over, so long at most."""
+        """Wait at most `seconds` until the session is over."""
         self._over.wait(seconds)
 
     def hear(self, instance: str, message: messages.Message, settle: Callable[[], None]) -> None:
-        """Take a message of the session in; it is settled with the next event that comes of it."""
+        """Handle a message of the session; it is settled with the next event that follows."""
         with self._lock:
             self._unsettled.append(settle)
             match message.body:
@@ -135,7 +135,7 @@ class TrialSession:
                     self._note_gone(instance)
 
     def note_lost(self, instance: str, reason: str) -> None:
-        """Take note that the session's workers on an instance are gone."""
+        """Record that the session's workers on an instance are gone."""
         with self._lock:
             if instance in self._open:
                 self._ends.append(messages.Lost(reason))
@@ -180,7 +180,7 @@ class TrialSession:
 
 
 def cause(ends: Sequence[messages.Body]) -> messages.Failure | messages.Lost:
-    """Return why a session ended, of what its workers met: what came first, and not of another."""
+    """Return why a session ended: the first cause among its workers, not a consequence."""
     for end in ends:
         match end:
             case messages.Failure(peer=False) | messages.Lost():

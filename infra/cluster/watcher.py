@@ -1,4 +1,4 @@
-"""Watches what EC2, Ray and the node provider say, and turns the changes into events."""
+"""Watches EC2, Ray and the node provider, and turns changes into events."""
 
 import contextlib
 import math
@@ -21,24 +21,24 @@ from cloudtune.model import events
 from cloudtune.train.storage import StorageError, content
 
 _POLL_SECONDS = 0.5
-# After a release the provider may still be in the midst of a launch for so long.
+# Seconds after a release in which the provider may still be launching.
 _SETTLE_SECONDS = 3.0
-# How long EC2 may not answer until the run ends: leases keep the limits without it.
+# Seconds without an answer from EC2 until the run ends: leases keep the limits without it.
 _BLIND_SECONDS = 900.0
-# EC2's lists lag by seconds, so what isn't listed for a minute is gone.
+# EC2's lists lag by seconds, so an instance not listed for this many seconds is gone.
 _FORGOTTEN_SECONDS = 60.0
-# EC2 lists what it has launched within seconds.
+# EC2 lists launched instances within this many seconds.
 _LISTED_SECONDS = 15.0
-# Of a console in an error; all of it is in a file.
+# The last lines of a console in an error; a file has all.
 _CONSOLE_LINES = 3
 _CONSOLE_LETTERS = 400
-# How many looks may find that Ray's autoscaler does nothing of what it is to do.
+# The number of looks after which an inactive autoscaler of Ray's is an error.
 _IDLE_LOOKS = 120
 
 
 @dataclass
 class _Intent:
-    """What has been said of an intent so far."""
+    """What has been reported about an intent so far."""
 
     expected_at: float
     instance: str | None = None
@@ -52,14 +52,14 @@ class _Intent:
 
 
 class Watcher:
-    """Polls from a thread of its own. EC2's word counts: launch and end times are its own."""
+    """Polls in its own thread. Launch and end times are EC2's own."""
 
     def __init__(
         self, ec2: Calls, head: RunCluster, began: float, emit: Emit, ready: Callable[..., bool]
     ) -> None:
-        """`ready(node, wanted=)` says whether a node that is there takes trials by now.
+        """`ready(node, wanted=)` returns whether a node takes trials by now.
 
-        One that is wanted keeps its lease by that.
+        It also renews the lease of a wanted node.
         """
         self._ready = ready
         self._ec2 = ec2
@@ -97,9 +97,9 @@ class Watcher:
         joined: bool = False,
         asked_at: float = math.inf,
     ) -> None:
-        """Look out for the instance of an intent, without telling again what is known already.
+        """Watch for the instance of an intent, without repeating known events.
 
-        It was asked for now, or before, by another controller (Unix time).
+        It was requested at `at` (Unix time), now or before by another controller.
         """
         at = unix_time() if instance is not None else min(unix_time(), asked_at)
         fresh = _Intent(at, instance, launched=instance is not None, joined=joined)
@@ -107,7 +107,7 @@ class Watcher:
             self._intents.setdefault(intent, fresh)
 
     def release(self, intent: str) -> None:
-        """Look out for the end of an intent that may never have been launched."""
+        """Watch for the end of an intent that may never have been launched."""
         with self._lock:
             watched = self._intents[intent]
             watched.released_at = watched.released_at or unix_time()
@@ -128,7 +128,7 @@ class Watcher:
         self._note_refusals(open_intents)
         if time.monotonic() >= self._listed_at + self._head.rental.endpoint.look_seconds:
             self._list(open_intents)
-        if self._head.answers():  # else Ray would wait a minute, and then end this process
+        if self._head.answers():  # otherwise Ray would wait a minute, and then end this process
             self._note_nodes(open_intents)
 
     def _list(self, open_intents: dict[str, _Intent]) -> None:
@@ -138,12 +138,12 @@ class Watcher:
         except self._ec2.errors:
             if time.monotonic() > self._blind_since + _BLIND_SECONDS:
                 raise
-            return  # asked again soon, with credentials that are renewed; the policy's timers go on
+            return  # retried soon, with renewed credentials; timers still fire
         self._blind_since = time.monotonic()
         self._note_instances(open_intents, instances)
-        # What Ray was asked twice in vain to end.
+        # Instances that Ray didn't end after two requests.
         doomed = [it.instance for it in open_intents.values() if it.releases > 1 and it.instance]
-        with contextlib.suppress(*self._ec2.errors):  # what stays is for the sweep
+        with contextlib.suppress(*self._ec2.errors):  # the sweep handles the rest
             self._ec2.terminate(doomed)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
@@ -163,7 +163,7 @@ class Watcher:
                 self._tell_end(intent, watched, instance)
 
     def _note_unlisted(self, intent: str, watched: _Intent) -> None:
-        """Take what was listed, and long hasn't been, to be gone: EC2 forgets it in an hour."""
+        """Treat an instance as gone that hasn't been listed for long: EC2 forgets it in an hour."""
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:
             watched.over = True
@@ -171,8 +171,8 @@ class Watcher:
             self._emit(lambda at: events.InstanceGone(at, intent, at, events.FORGOTTEN))
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
-        # EC2 gives whole seconds, rounded down: nothing is launched before it was asked for.
-        # Nor later than now, where this machine's clock is behind EC2's.
+        # EC2's times are whole seconds, rounded down: a launch isn't earlier than its request, nor
+        # later than now, if this machine's clock is behind EC2's.
         launched_at = max(instance.launched_at, watched.expected_at) - self._began
         self._emit(
             lambda at: events.InstanceLaunched(at, intent, instance.id, min(at, launched_at))
@@ -186,7 +186,7 @@ class Watcher:
         if instance.ended_at is not None:
             ended = instance.ended_at
             asked = watched.released_at or 0.0
-            # Whole seconds, rounded down; but one that was lost may have ended before it was asked.
+            # Whole seconds, rounded down; but a lost one may have ended before the request.
             if not watched.lost or ended >= asked - 1:
                 ended = max(ended, asked)
             ended -= self._began
@@ -198,9 +198,9 @@ class Watcher:
         )
 
     def _console(self, intent: str, instance: str) -> str:
-        """Keep what an instance has printed that never joined, and return the end of it.
+        """Save the output of an instance that never joined, and return its end.
 
-        What it uploaded itself goes first: EC2 has a console minutes late, or never.
+        Its own uploads come first: EC2 has a console minutes later, or never.
         """
         said = ""
         with contextlib.suppress(StorageError):
@@ -238,7 +238,7 @@ class Watcher:
                 self._emit(partial(events.NodeJoined, intent=intent))
 
     def note_lost(self, instance: str, reason: str) -> None:
-        """Take note that an instance takes no trials any more, whatever Ray says of its node."""
+        """Record that an instance takes no more trials, whatever Ray says about its node."""
         with self._lock:
             wanted = {name: it for name, it in self._intents.items() if it.released_at is None}
             intents = [name for name, it in wanted.items() if it.instance == instance]
@@ -246,14 +246,14 @@ class Watcher:
             self.lose(intent, reason)
 
     def refuse(self, instance: str, reason: str) -> None:
-        """Tell of an instance that has come, and is of no use."""
+        """Report an instance that has come but is useless."""
         with self._lock:
             intents = [name for name, it in self._intents.items() if it.instance == instance]
         for intent in intents:
             self.lose(intent, reason, before_joining=True)
 
     def lose(self, intent: str, reason: str, *, before_joining: bool = False) -> None:
-        """Tell, once, that an instance that has joined takes no trials any more."""
+        """Report, once, that an instance that has joined takes no more trials."""
         with self._lock:
             watched = self._intents[intent]
             if watched.lost or watched.over or not (watched.joined or before_joining):
@@ -264,7 +264,7 @@ class Watcher:
     def note_warning(
         self, instance: str, warning: Interruption | AtRisk, settle: Callable[[], None]
     ) -> None:
-        """Take note that the cloud takes an instance back, or may; settled once reported."""
+        """Record that the cloud interrupts an instance, or may; settled once reported."""
         with self._lock:
             self._warnings.setdefault(instance, []).append((warning, settle))
 
@@ -281,7 +281,7 @@ class Watcher:
             permanent = False
             if note is not None:
                 if note.what == "lost" and unix_time() - note.at < _LISTED_SECONDS:
-                    continue  # there may be an instance, and then it is as good as any
+                    continue  # there may be an instance, and then it is a good one
                 code = note.code
                 message = note.message
                 permanent = note.what == "broken" or (
@@ -305,11 +305,11 @@ class Watcher:
             self._emit(failed)
 
     def _check_autoscaler(self, intents: dict[str, _Intent], notes: Sequence[Note]) -> None:
-        """Fail where Ray's autoscaler doesn't ask for what is wanted, whatever keeps it from it.
+        """Fail if Ray's autoscaler doesn't request what is wanted, for any reason.
 
-        It asks within seconds. Counted are looks and not seconds: after this machine has slept, or
-        was stopped, the autoscaler must have had its time as well. Any progress begins the count
-        again, as of many launches some wait for others.
+        It does so within seconds. Looks count, not seconds: after this machine has slept, or was
+        suspended, the autoscaler needs its time too. Any progress restarts the count, because of
+        many launches some wait for others.
         """
         asked = {note.intent for note in notes}
         waiting = [

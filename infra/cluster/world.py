@@ -1,7 +1,7 @@
 """The real world: instances through Ray's autoscaler, trials by agents, one queue of events.
 
-Nothing here decides anything. What EC2, Ray and the workers say becomes events; what the policy
-asks for is set going and not waited for.
+Nothing here decides anything. Reports of EC2, Ray and the workers become events; commands of the
+policy are started and not waited for.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ from cloudtune.train.checkpoint import CheckpointStore
 _Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
 _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
 
-# How long sessions have to end by themselves; the instances end in any case.
+# Seconds for sessions to end by themselves; the instances end in any case.
 _JOIN_SECONDS = 8.0
 _HEADLESS = "it had joined a cluster whose head died"
 _GONE = "it was gone when the run was taken over"
@@ -55,15 +55,15 @@ class CloudWorld:
 
     Args:
         head: the cluster's head, not started yet.
-        ec2: where the instances are.
-        training: what the trials run.
+        ec2: the cloud of the instances.
+        training: the common settings of the trials.
         directory: the user's folder; the workers get a copy of it.
         began: the run's time zero, in Unix seconds; limits count from it.
-        leased_until: when what is rented must be gone if nothing more is decided, in seconds of
-            the run; by default never.
-        dispensable: the trials whose checkpoints may go where the storage is full.
-        resumes: the head is another controller's, whose agents and sessions live on: `take_over`
-            them first.
+        leased_until: when all instances must be gone if nothing more is decided, in seconds of the
+            run; by default never.
+        dispensable: the trials whose checkpoints may be deleted if the storage is full.
+        resumes: the head is another controller's, with live agents and sessions: `take_over` them
+            first.
     """
 
     def __init__(
@@ -86,21 +86,21 @@ class CloudWorld:
         self._cluster_lived_on = head.running
         self._directory = directory
         self._began = began
-        # Simple, because a signal handler may put into it while the main thread takes from it.
+        # A SimpleQueue, because a signal handler may put into it while the main thread reads it.
         self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
-        # By trial: it may have to load that once more.
+        # By trial: it may have to load its checkpoint again.
         self._loading: dict[str, commands.StartTrial] = {}
         # Messages of sessions that aren't adopted yet.
         self._unclaimed: dict[str, list[_Heard]] = {}
         self._left: Mapping[str, Mapping[str, Described]] = {}
         self._event: Event | None = None
-        # To be called once the event that was taken last is on record: only then may its sender
-        # forget it, or a controller that dies now would lose it.
+        # Called once the last event is in the ledger: only then may its sender forget it, or a
+        # controller that dies now would lose it.
         self._settled: Sequence[Callable[[], None]] = ()
-        self._hearing = threading.Lock()  # between adopting a session and hearing of it
-        self._emitting = threading.Lock()  # stamps and queues at once: events stay in order
+        self._hearing = threading.Lock()  # between adopting a session and receiving its messages
+        self._emitting = threading.Lock()  # stamps and queues in one step: events stay in order
         self._last = 0.0
         self._ended = self._interrupted = self._hurried = False
         self._remarks: set[str] = set()
@@ -132,7 +132,7 @@ class CloudWorld:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything on this machine. Instances are returned by the run, and swept after."""
+        """End everything on this machine. The run returns instances, and sweeps afterwards."""
         self._watcher.stop()
         if self._head.alive():
             for session in self._sessions.values():
@@ -150,7 +150,7 @@ class CloudWorld:
         self._head.stop()
 
     def sessions_alive(self) -> dict[str, dict[str, Described]]:
-        """Return the sessions that another controller left, with the ranks on each instance."""
+        """Return the sessions left by another controller, with the ranks on each instance."""
         sessions: dict[str, dict[str, Described]] = {}
         for instance, described in self._left.items():
             for name, session in described.items():
@@ -158,12 +158,12 @@ class CloudWorld:
         return sessions
 
     def adopt(self, start: commands.StartTrial, *, stopping: bool = False) -> None:
-        """Take over a session that another controller started; all messages that it missed follow.
+        """Take over a session that another controller started; its missed messages follow.
 
         One that was `stopping` may have ended since: that is known before its messages are read.
 
-        Messages that the other controller got but may not have acknowledged are emitted again. A
-        session that no agent knows is lost, without blame.
+        Messages that the other controller received but may not have acknowledged are emitted again.
+        A session that no agent knows is lost, without blame.
         """
         parts = self.sessions_alive().get(start.session, {})
         if not parts:
@@ -184,7 +184,7 @@ class CloudWorld:
             self._pass_on(session, instance, message, settle)
 
     def take_over(self, in_flight: InFlight) -> None:
-        """Go on with what another controller has left, as its ledger tells."""
+        """Continue with what another controller left behind, by its ledger."""
         self._last = in_flight.at
         self.emit(in_flight.first)
         for name, session in in_flight.sessions.items():
@@ -196,13 +196,13 @@ class CloudWorld:
             known = in_flight.instances.get(intent)
             self._watcher.expect(intent, known, joined=joined, asked_at=asked_at)
             if joined and known not in self._left:
-                # Without its agent, a trial that starts there is lost at once, again and again.
+                # Without its agent, a trial that starts there would be lost at once, repeatedly.
                 reason = _GONE if self._cluster_lived_on else _HEADLESS
                 self._watcher.lose(intent, reason)
             if intent not in in_flight.released:
                 self._head.want(launch, self._began + self._leased_until())
                 continue
-            if intent in self._head.intents:  # otherwise EC2 was never asked
+            if intent in self._head.intents:  # otherwise EC2 was never called
                 self._head.give_back(intent)
             self._watcher.release(intent)
         for name, session in in_flight.sessions.items():
@@ -215,10 +215,10 @@ class CloudWorld:
         self._timers.update(in_flight.timers)
 
     def _tell_saved(self, start: commands.StartTrial) -> None:
-        """Tell of the epochs that a session which is gone has saved; some may be known already."""
+        """Report the epochs that a lost session has saved, some of which may be known already."""
         try:
             saved = CheckpointStore(self._storage).saved(start.trial)
-        except OSError as error:  # it goes on from what the ledger knows of
+        except OSError as error:  # it continues from what the ledger knows
             self._remark(f"the storage can't be asked what the run has saved: {error}")
             return
         for path, manifest in saved.items():
@@ -234,7 +234,7 @@ class CloudWorld:
                 self.emit(done)
 
     def disown(self, session: str) -> None:
-        """End what another controller left of a session, without an event."""
+        """End the rest of a session of another controller, without an event."""
         for instance in self.sessions_alive().get(session, {}):
             self._agents.call(instance, "stop", session)
 
@@ -265,7 +265,7 @@ class CloudWorld:
         session.hear(instance, message, settle)
 
     def _make_room(self) -> None:
-        """Delete the checkpoints of trials that are over, so that others can be saved."""
+        """Delete the checkpoints of finished trials, so that others can be saved."""
         store = CheckpointStore(self._storage)
         loading = list(self._loading.values())
         loaded = {_folder(start.checkpoint).rpartition("/")[2] for start in loading}
@@ -274,7 +274,7 @@ class CloudWorld:
                 self._remark(f"the storage is full: {trial} is over, and its checkpoints are gone")
 
     def _remark(self, text: str) -> None:
-        """Say what is the same on every node once."""
+        """Print a remark once, if it is the same on every node."""
         if text not in self._remarks:
             self._remarks.add(text)
             sys.stderr.write(f"note: {text}\n")
@@ -283,7 +283,7 @@ class CloudWorld:
         path = self._head.folder / "agents.log"
         with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
             log.write(f"{unix_time() - self._began:.1f} s: {reason}\n")
-        if not replaced:  # first: or its trials would be started there again
+        if not replaced:  # first, because its trials would otherwise start there again
             self._watcher.note_lost(instance, reason)
         for session in list(self._sessions.values()):
             session.note_lost(instance, reason)
@@ -291,28 +291,28 @@ class CloudWorld:
     def emit(
         self, make: Callable[[float], Event], settled: Sequence[Callable[[], None]] = ()
     ) -> None:
-        """Put an event into the queue, stamped with the time; any thread may.
+        """Queue an event, stamped with the time; thread-safe.
 
-        `settled` are called when the policy has dealt with it, and it is on record.
+        `settled` are called when the policy has handled it and it is in the ledger.
         """
         with self._emitting:
             self._events.put((make(unix_time() - self._began), settled))
 
     def interrupt(self) -> None:
-        """Tell the policy that a person wants the run to end. Safe in a signal handler.
+        """Tell the policy that the user wants the run to end. Safe in a signal handler.
 
-        After a second call nothing is waited for: the next event is a `HurriedError`.
+        After a second call there is no more waiting: `next_event` raises a `HurriedError`.
         """
         self._hurried = self._interrupted
         self._interrupted = True
         self._events.put((events.Interrupted(unix_time() - self._began), ()))
 
     def next_event(self) -> Event | None:
-        """Return what happens next, waiting for it; None once the run has ended.
+        """Wait for the next event and return it; None once the run has ended.
 
         Raises:
             CloudtuneError: the cluster itself is gone, so that nothing more will happen.
-            HurriedError: a person has interrupted a second time.
+            HurriedError: the user has interrupted a second time.
         """
         self._acknowledge()
         self._lease_end = self._began + self._leased_until()
@@ -336,32 +336,32 @@ class CloudWorld:
                     "in order, and once more goes on with it"
                 )
             if event is not None:
-                # Two threads may have been overtaken between clock and queue by a hair.
+                # Two threads may have overtaken each other between clock and queue.
                 self._last = max(self._last, event.at)
                 self._event = dataclasses.replace(event, at=self._last)
                 return self._event
         return None
 
     def _acknowledge(self) -> None:
-        """Let old messages and checkpoints go: the policy has dealt with the last event."""
+        """Release old messages and checkpoints: the policy has handled the last event."""
         event = self._event
         self._event = None
         for settle in self._settled:
             settle()
         self._settled = ()
-        # Not when it is stopped or lost: what has no checkpoint of its own goes on from that one.
+        # Not if it is stopped or lost: a trial without its own checkpoint resumes from that one.
         if isinstance(event, events.TrialFailed):
             self._loading.pop(event.session.rpartition(".")[0], None)
         if isinstance(event, events.EpochDone) and event.checkpoint is not None:
             self._loading.pop(event.session.rpartition(".")[0], None)
             oldest = self._oldest_wanted(event.checkpoint, event.epoch)
-            if event.session in self._sessions:  # else it is of one that was found gone
+            if event.session in self._sessions:  # otherwise it was found gone
                 self._sessions[event.session].acknowledge(oldest)
 
     def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
-        """Return from which epoch on a trial's checkpoints stay; `checkpoint` is one of these.
+        """Return the epoch from which on a trial's checkpoints stay; `checkpoint` is one of them.
 
-        Checkpoints that a session may have to load stay as well: the trial's own, or its clone's.
+        Checkpoints that a session may have to load stay too: the trial's own, or its clone's.
         """
         if checkpoint is None:
             return 0
@@ -392,27 +392,27 @@ class CloudWorld:
                 self._sessions[command.session] = session
                 session.start()
             case commands.ExtendTrial():
-                if command.session in self._sessions:  # else it was lost as the run was taken over
+                if command.session in self._sessions:  # otherwise it was lost at the take-over
                     self._sessions[command.session].extend(command.until_epoch)
             case commands.StopTrial():
-                # One that was gone when the run was taken over is reported lost: nothing is left.
+                # A session that was gone at the take-over is reported lost: nothing is left.
                 if command.session in self._sessions:
                     self._sessions[command.session].stop(stacks=command.stacks)
             case commands.SetTimer():
                 self._timers[command.name] = command.at
-            case commands.PlanAnew() | commands.EndRun():  # a new plan has nothing to carry out
+            case commands.PlanAnew() | commands.EndRun():  # there is nothing to carry out
                 self._ended |= isinstance(command, commands.EndRun)
             case _:
                 assert_never(command)
 
 
 def _folder(checkpoint: str | None) -> str:
-    """Return the folder of all checkpoints of a checkpoint's trial."""
+    """Return the folder with all checkpoints of a checkpoint's trial."""
     return "" if checkpoint is None else checkpoint.rpartition("/")[0]
 
 
 def _keep_quiet(log: Path) -> None:
-    """Send what Ray would print between our lines to a file; there is no setting for that."""
+    """Redirect Ray's output to a file, for which it has no setting."""
 
     def write(data: dict[str, object], *_: object, **__: object) -> None:
         with log.open("a", encoding="utf-8", errors="backslashreplace") as file:

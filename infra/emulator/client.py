@@ -1,4 +1,4 @@
-"""Steering a running emulator from outside: tests, campaigns and the command line."""
+"""Controlling a running emulator from outside: for tests, campaigns and the command line."""
 
 import json
 import urllib.error
@@ -14,11 +14,11 @@ _PATIENCE_S = 15.0
 
 
 class EmulatorControl:
-    """The control side of an emulator: `find_emulator(home).access` lets one in.
+    """The control side of an emulator, with the access of `find_emulator(home).access`.
 
-    Faults are given as JSON has them, `{"kind": …}`: see docs/emulator.md. Every method raises
-    UsageError where the emulator refuses what was asked, and CloudtuneError where it can't do it or
-    nothing answers.
+    Faults are mappings as in JSON, `{"kind": …}`: see docs/emulator.md. Every method raises
+    UsageError if the emulator refuses the request, and CloudtuneError if it fails or doesn't
+    answer.
     """
 
     def __init__(self, access: Access) -> None:
@@ -30,37 +30,37 @@ class EmulatorControl:
         return dict(self._ask("ping"))
 
     def instances(self) -> list[dict[str, Any]]:
-        """Return all that there is to know of every instance there was, ended ones included."""
+        """Return all data of every instance, including ended ones."""
         return list(self._ask("instances"))
 
     def instance(self, instance: str) -> dict[str, Any]:
         return next(record for record in self.instances() if record["id"] == instance)
 
     def calls(self) -> list[dict[str, Any]]:
-        """Return the newest calls to EC2, oldest first, each with the fault that it met."""
+        """Return the latest calls to EC2, oldest first, each with the fault that it met."""
         return list(self._ask("report")["calls"])
 
     def faults(self) -> list[dict[str, Any]]:
-        """Return the faults still to come; posted again they do the same."""
+        """Return the pending faults; posting them again has the same effect."""
         return list(self._ask("report")["faults"])
 
     def replace(self, faults: Iterable[Mapping[str, Any]]) -> None:
         self._ask("replace", faults=[dict(fault) for fault in faults])
 
     def add(self, *faults: Mapping[str, Any]) -> None:
-        """Put faults after those to come."""
+        """Add faults after the pending ones."""
         self._ask("add", faults=[dict(fault) for fault in faults])
 
     def reclaim(self, instance: str, notice: float) -> float:
-        """Have AWS take a spot instance back after a notice, 0 for none; return when it ends."""
+        """Interrupt a spot instance after a notice (0: without); return when it ends."""
         return float(self._ask("reclaim", instance=instance, notice=notice))
 
     def kill(self, instance: str) -> None:
-        """End the processes of an instance; EC2 says running, and bills."""
+        """Kill the processes of an instance; EC2 still reports it running, and bills it."""
         self._ask("kill", instance=instance)
 
     def freeze(self, instance: str) -> None:
-        """Stop the processes of an instance where they stand; EC2 says running, and bills."""
+        """Suspend the processes of an instance; EC2 still reports it running, and bills it."""
         self._ask("freeze", instance=instance)
 
     def thaw(self, instance: str) -> None:
@@ -71,7 +71,7 @@ class EmulatorControl:
         return float(self._ask("move_clock", seconds=seconds))
 
     def shut_down(self, *, only_if_idle: bool) -> None:
-        """End the emulator; UsageError where it isn't idle and that counts."""
+        """End the emulator; UsageError if it must be idle and isn't."""
         self._ask("shut_down", only_if_idle=only_if_idle)
 
     def _ask(self, command: str, **given: object) -> Any:

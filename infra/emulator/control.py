@@ -1,9 +1,9 @@
-"""The emulator's control side: who is there, what is to go wrong, and the end of it all.
+"""The emulator's control side: its instances, faults and shutdown.
 
 `POST /_cloudtune/<command>`, with the command's arguments as a JSON object: `client` has them all.
 
-Each request carries the token (`requests.Access.headers`), and says that it is JSON, which a page
-of elsewhere can't without our leave.
+Each request has the token (`requests.Access.headers`), and a JSON content type, which pages of
+other origins can't send without permission.
 """
 
 import json
@@ -23,9 +23,9 @@ from cloudtune.infra.emulator.scenario import Scenario
 
 
 class Control:
-    """What the emulator's user asks of it besides EC2.
+    """The requests of the emulator's user, other than those to EC2.
 
-    `close` ends the emulator, if only when it is idle, and returns whether it does.
+    `close` ends the emulator, optionally only if it is idle, and returns whether it does.
     """
 
     def __init__(

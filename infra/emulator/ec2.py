@@ -1,8 +1,8 @@
 """EC2's instances on this machine: moto's backend, with our machines behind its records.
 
-Importing this module imports moto's EC2 (about a second): only the emulator's own process does.
-moto 5.2.5 creates an instance as running and flips nothing by itself afterwards, so the state that
-we write into its record on every change of a machine is what each describe shows.
+Importing this module imports moto's EC2 (about a second), so only the emulator's own process does.
+moto 5.2.5 creates an instance as running and never changes that by itself, so we write each change
+of a machine's state into its record.
 """
 
 import base64
@@ -36,7 +36,7 @@ _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
 
 
 class EmulatedEC2:
-    """The instances: moto's records of them and the machines they stand for, kept in step."""
+    """The instances: moto's records and the machines behind them, kept in sync."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class EmulatedEC2:
         filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
 
     def is_live(self, instance_id: str) -> bool:
-        """Return whether an instance neither ended nor is about to."""
+        """Return whether an instance hasn't ended and isn't about to."""
         machine = self.machines.find(instance_id)
         return machine is not None and machine.is_live and not machine.is_leaving
 
@@ -99,7 +99,7 @@ class EmulatedEC2:
         self._mirror(machine)
 
     def end(self, instances: Sequence[Any], **to: Any) -> list[tuple[Any, InstanceState]]:
-        """Begin the ends of instances that somebody asks for; return the states until now."""
+        """Begin to end instances on request; return their previous states."""
         ended = []
         for instance in instances:
             ended.append((instance, instance.instance_state))
@@ -110,7 +110,7 @@ class EmulatedEC2:
         return ended
 
     def place(self, region: str, parameters: Mapping[str, str]) -> dict[str, str]:
-        """Return a launch request with the zone and the number of instances that there is room for.
+        """Return a launch request with a zone and the number of instances that fit there.
 
         Raises:
             Ec2Error: there is no room, by a capacity or a quota of the scenario.
@@ -139,19 +139,19 @@ class EmulatedEC2:
         return {**parameters, **placed, "MinCount": str(room)}
 
     def is_hidden(self, instance_id: str) -> bool:
-        """Return whether calls about instances don't know of this one yet."""
+        """Return whether this instance is still hidden from calls."""
         if getattr(self.eyes, "see_all", False):
             return False
         machine = self.machines.find(instance_id)
         return machine is not None and machine.is_hidden(self.clock.now())
 
     def count_call(self) -> None:
-        """Count a call about instances: one less from which hidden ones are hidden."""
+        """Count a call about instances, which hidden ones are hidden from for a while."""
         for machine in self.machines.live():
             machine.seen += 1
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what there is to know of every instance, ended ones included, for JSON."""
+        """Return the data of every instance, including ended ones, for JSON."""
         return [
             {
                 "id": machine.id,
@@ -202,7 +202,7 @@ class EmulatedEC2:
         return answers
 
     def console(self, instance_id: str) -> bytes:
-        """Return the last of what an instance has printed; nothing of one that isn't known."""
+        """Return the end of an instance's output; nothing for an unknown one."""
         machine = self.machines.find(instance_id)
         return b"" if machine is None else console(machine.folder)[-_CONSOLE_BYTES:]
 
@@ -237,7 +237,7 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         )
         for instance in reservation.instances:
             data = instance.user_data
-            # What is no text fails on the machine, as on EC2.
+            # Anything but text fails on the machine, as on EC2.
             script = data and base64.b64decode(str(data)).decode(errors="replace")
             self.ec2.add(instance, script)
         return reservation
@@ -254,7 +254,7 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         return self.ec2.end(instances)
 
     def associate_iam_instance_profile(self, *args: Any, **kwargs: Any) -> Any:
-        """Give a new instance its profile: part of its launch, which knows of it."""
+        """Give a new instance its profile, as part of its launch."""
         self.ec2.eyes.see_all = True
         try:
             return super().associate_iam_instance_profile(*args, **kwargs)
@@ -265,8 +265,8 @@ class _Backend(EC2Backend):  # type: ignore[misc] # moto has no types
         return self.ec2.end(self.get_multi_instances_by_id(instance_ids), to="stopping")
 
     def all_reservations(self, filters: Any = None) -> list[Any]:
-        """Return what every call about instances starts from: all that EC2 knows of by now."""
-        reservations = super().all_reservations()  # a copy, so moto's own is left as it is
+        """Return the visible reservations, from which every call about instances starts."""
+        reservations = super().all_reservations()  # a copy: moto's own stays unchanged
         for reservation in reservations:
             reservation.instances = [
                 instance
@@ -290,7 +290,7 @@ def _iso(at: float) -> str:
 
 
 def _settings(instance: Any) -> dict[str, str]:
-    """Return what the environment of a machine says of its kind; this very machine has no pace."""
+    """Return the environment of a machine of its kind; a user's own machine has no pace."""
     if local.is_local(instance.instance_type):
         return {local.VARIABLE: "1"}
     kind = pricing.instance_types().get(instance.instance_type)

@@ -1,4 +1,4 @@
-"""Reading faults as people and programs write them: JSON in, `Fault`s or one clear message out."""
+"""Parsing faults from JSON: into `Fault`s, or one clear message."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ def read_faults(path: Path) -> list[Fault]:
     """Return the faults of a file, a JSON list of objects.
 
     Raises:
-        UsageError: the file can't be read, or is no such list; the message says where.
+        UsageError: the file can't be read, or isn't such a list; the message says where.
     """
     try:
         return parse_faults(json.loads(path.read_text(encoding="utf-8")))
@@ -38,7 +38,7 @@ def parse_faults(given: object) -> list[Fault]:
     """Return the faults that a JSON document lists.
 
     Raises:
-        UsageError: an item is no fault; the message says which, and why.
+        UsageError: an item isn't a fault; the message says which, and why.
     """
     if not isinstance(given, list):
         raise UsageError(f"faults are a list of objects, not {shown(given)}")
@@ -52,12 +52,12 @@ def parse_faults(given: object) -> list[Fault]:
 
 
 def parse_fault(given: object) -> Fault:
-    """Return the fault that a JSON object describes; without a kind it is an error of a call.
+    """Return the fault of a JSON object; without a kind it is an error of a call.
 
     An error or a lost answer strikes once, unless `times` or `rate` say otherwise.
 
     Raises:
-        UsageError: it describes none.
+        UsageError: it isn't a fault.
     """
     if not isinstance(given, dict):
         raise UsageError(f"a fault is an object with a kind, not {shown(given)}")

@@ -1,7 +1,7 @@
 """The faults that the emulator injects, as data: what happens, to what, and how often.
 
-Faults are of calls, of instances once launched, and of the capacity for launches. The annotations
-are checked by `fault_files`; docs/emulator.md shows each with its JSON.
+They concern calls, launched instances, and the capacity for launches. `fault_files` validates the
+annotations; docs/emulator.md shows each fault with its JSON.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Pool:
-    """Where an instance is: EC2 keeps its capacity by these three."""
+    """The place of an instance: EC2 has capacity for each combination."""
 
     instance_type: str
     market: Market
@@ -37,9 +37,9 @@ class _Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeated(_Checked):
-    """How often a fault strikes: `times` in all (None: no limit), at a `rate` drawn by `seed`.
+    """How often a fault strikes: `times` in total (None: no limit), at a `rate` drawn by `seed`.
 
-    Which of the calls or launches that fit are struck depends only on their number and the seed.
+    Which of the matching calls or launches are struck only depends on their number and the seed.
     """
 
     times: Count | None = None
@@ -47,14 +47,14 @@ class Repeated(_Checked):
     seed: int = 0
 
     def strikes(self, number: int) -> bool:
-        """Return whether chance picks the fitting call or launch of this number, from 0."""
+        """Return whether the matching call or launch of this number, from 0, is struck."""
         digest = hashlib.sha256(f"{self.seed}:{number}".encode()).digest()
         return int.from_bytes(digest[:8]) < self.rate * 2**64
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallFault(Repeated):
-    """A fault of calls; `action` may be a pattern, `match` requires parameters of the call."""
+    """A fault of calls; `action` may be a pattern, `match` are required parameters."""
 
     action: Name
     match: dict[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class CallFault(Repeated):
 
 @dataclass(frozen=True, kw_only=True)
 class CallError(CallFault):
-    """EC2 refuses with an error of its own, and does nothing."""
+    """EC2 refuses with one of its errors, and does nothing."""
 
     code: Name
     message: str = ""
@@ -109,19 +109,19 @@ class InstanceFilter(_Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class _OfLaunches(InstanceFilter, Repeated):
-    """What becomes of an instance that is launched from now on."""
+    """A fault of an instance launched from now on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowBoot(_OfLaunches):
-    """The instance stays pending for this long."""
+    """The instance stays pending for this many seconds."""
 
     seconds: Seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoBoot(_OfLaunches):
-    """EC2 says running, but it never runs its user data."""
+    """EC2 reports it running, but it never runs its user data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class FailedBoot(_OfLaunches):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowEnd(_OfLaunches):
-    """The instance is shutting-down for this long, not billing; its processes end at once."""
+    """The instance is shutting down for this many seconds, unbilled; its processes end at once."""
 
     seconds: Seconds
 
@@ -146,7 +146,7 @@ class Hidden(_OfLaunches):
 
 @dataclass(frozen=True, kw_only=True)
 class Reclaim(_OfLaunches):
-    """AWS takes a spot instance back this long after it runs, its notice included."""
+    """AWS interrupts a spot instance this many seconds after it runs, including its notice."""
 
     market: Name = "spot"
     after: Seconds = 0.0
@@ -155,7 +155,7 @@ class Reclaim(_OfLaunches):
 
 @dataclass(frozen=True, kw_only=True)
 class Rebalance(_OfLaunches):
-    """AWS recommends this many seconds after a spot instance runs to use others: it is at risk."""
+    """AWS recommends a rebalance this many seconds after a spot instance runs: it is at risk."""
 
     market: Name = "spot"
     after: Seconds = 0.0
@@ -170,26 +170,26 @@ class Kill(_OfLaunches):
 
 @dataclass(frozen=True, kw_only=True)
 class Freeze(_OfLaunches):
-    """The processes freeze this many seconds after it runs, and EC2 doesn't notice."""
+    """The processes hang this many seconds after it runs, and EC2 doesn't notice."""
 
     after: Seconds = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity(InstanceFilter):
-    """No more of these than `instances` can be there at a time; None lifts the limit."""
+    """At most `instances` of these can exist at a time; None lifts the limit."""
 
     instances: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota(InstanceFilter):
-    """No more than `vcpus` of these can run at a time; None lifts the limit."""
+    """At most `vcpus` of these can run at a time; None lifts the limit."""
 
     vcpus: Count | None
 
 
-# What hits an instance some time after it has come to run.
+# Faults that hit an instance some time after it runs.
 Blow = Rebalance | Reclaim | Kill | Freeze
 LaunchFault = SlowBoot | NoBoot | FailedBoot | SlowEnd | Hidden | Blow
 Fault = CallError | LostAnswer | Throttle | LaunchFault | Capacity | Quota

@@ -1,4 +1,4 @@
-"""What no EC2 takes in a RunInstances, whatever the account has: it is too long, or too much.
+"""Limits of RunInstances that apply to every account: what is too long, or too much.
 
 Codes: "Error codes for the Amazon EC2 API" (EC2 API reference). Messages: as people quote them
 from real calls in public issues (runs-on#9 for user data), 2026-11; those marked "ours" aren't
@@ -57,7 +57,7 @@ def launch_tags(parameters: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def invalid(message: str) -> Ec2Error:
-    """Return the error for a parameter that EC2 doesn't take."""
+    """Return the error for a parameter that EC2 doesn't accept."""
     return Ec2Error("InvalidParameterValue", message)
 
 

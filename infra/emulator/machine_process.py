@@ -1,9 +1,9 @@
 """The processes of one emulated machine: started from its user data, found again, and ended.
 
-A process belongs to a machine by any of three marks: it is in the session of the machine's first
-process, its environment carries the machine's id, or it descends from one of those. One mark alone
-is not enough: daemons start sessions of their own, and Ray's workers overwrite their environment
-with a process title.
+A process belongs to a machine by any of three criteria: it is in the session of the machine's first
+process, its environment has the machine's id, or it descends from one of those. A single criterion
+isn't enough: daemons start their own sessions, and Ray's workers overwrite their environment with a
+process title.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from cloudtune.infra.node import this_machine as local
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
 RECORD_NAME = "process.json"
 CONSOLE_NAME = "console.log"
-# A unix socket's path holds 107 characters; Ray adds up to 64 to its temp dir, scripts a few.
+# A Unix socket's path has up to 107 characters; Ray adds up to 64 to its temp dir, scripts a few.
 LONGEST_TEMP_DIR = 36
 _PATIENCE_S = 10.0
 _SHUTDOWN_COMMAND = """\
@@ -44,7 +44,7 @@ END
 """
 
 
-# Machines by id, each with the session of its first process where that is certain.
+# Machines by id, each with the session of its first process, if that is certain.
 Sessions = Mapping[str, int | None]
 
 
@@ -84,14 +84,14 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
 
 
 def record(folder: Path, pid: int | None) -> None:
-    """Write down which process the first one of a machine is; None before there is one."""
+    """Record the pid of a machine's first process; None before there is one."""
     created = None if pid is None else processes.birth(pid)
     text = json.dumps({"pid": pid, "create_time": created})
     processes.write_atomically(folder / RECORD_NAME, text)
 
 
 def console(folder: Path) -> bytes:
-    """Return what a machine has printed; nothing if it has removed its own console."""
+    """Return the output of a machine; nothing if it has removed its own console."""
     try:
         return (folder / CONSOLE_NAME).read_bytes()
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def kill(sessions: Sessions) -> set[str]:
 
 
 def kill_all(sessions: Sessions) -> None:
-    """Kill until machines have no process; those that they were just starting included.
+    """Kill until the machines have no process, including ones being started.
 
     Raises:
         CloudtuneError: some don't end.
@@ -124,10 +124,10 @@ def kill_all(sessions: Sessions) -> None:
 
 
 def freeze(sessions: Sessions) -> None:
-    """Stop every process of machines where it stands (SIGSTOP), until none moves any more.
+    """Suspend every process of the machines (SIGSTOP), until none runs any more.
 
     Raises:
-        CloudtuneError: some go on.
+        CloudtuneError: some keep running.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while moving := [member for member, _ in _members(sessions) if not _stands_still(member)]:
@@ -141,7 +141,7 @@ def freeze(sessions: Sessions) -> None:
 
 
 def thaw(sessions: Sessions) -> None:
-    """Let the stopped processes of machines go on (SIGCONT)."""
+    """Continue the suspended processes of machines (SIGCONT)."""
     for process, _ in _members(sessions):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.resume()
@@ -155,7 +155,7 @@ def _stands_still(process: psutil.Process) -> bool:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what an ended machine leaves behind, except its console log and user data."""
+    """Remove the files of an ended machine, except its console log and user data."""
     temp = folder / "tmp"
     shutil.rmtree(temp.resolve(), ignore_errors=True)
     temp.unlink(missing_ok=True)
@@ -163,9 +163,9 @@ def tidy(folder: Path) -> None:
 
 
 def end_leftovers(instances: Path) -> list[str]:
-    """End the machines that an emulator left running when it died; return their ids.
+    """End the machines that a dead emulator left running; return their ids.
 
-    A process whose number was given to another since is never touched.
+    A process with a reused pid is never touched.
 
     Raises:
         CloudtuneError: some don't end.
@@ -178,7 +178,7 @@ def end_leftovers(instances: Path) -> list[str]:
 
 
 def left_running(instances: Path) -> list[str]:
-    """Return the machines of a dead emulator that have processes."""
+    """Return the machines of a dead emulator that still have processes."""
     return sorted({machine for _, machine in _members(_recorded(instances))})
 
 
@@ -194,7 +194,7 @@ def _recorded(instances: Path) -> Sessions:
     sessions: dict[str, int | None] = {}
     for path in sorted(instances.glob(f"*/{RECORD_NAME}")):
         sessions[path.parent.name] = None
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: known by their mark
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: found by their mark
             record = json.loads(path.read_text())
             if record["pid"] and processes.same_process(record["pid"], record["create_time"]):
                 sessions[path.parent.name] = record["pid"]
@@ -218,7 +218,7 @@ def _members(sessions: Sessions) -> list[tuple[psutil.Process, str]]:
 
 
 def _environment(folder: Path, access: Access, machine: str) -> dict[str, str]:
-    """Return the clean environment of a machine: nothing of ours leaks in but PYTHONPATH."""
+    """Return the clean environment of a machine, with only PYTHONPATH from ours."""
     environment = {
         "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": str(folder),

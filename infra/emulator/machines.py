@@ -3,8 +3,8 @@
     pending ──boot delay──> running ──> shutting-down ──processes gone──> terminated
                                └──────> stopping ───────processes gone──> stopped
 
-The faults that a machine met, and its health, say where it leaves this path.
-Nothing here knows HTTP or moto. One loop calls `tick`; requests call the rest, from any thread.
+A machine's faults and its health determine where it leaves this path. Nothing here knows HTTP or
+moto. One loop calls `tick`; requests call the rest, from any thread.
 """
 
 import logging
@@ -35,7 +35,7 @@ from cloudtune.infra.emulator.requests import Access
 
 @dataclass(frozen=True)
 class Housing:
-    """Where machines live: what boots one from its user data, and the address that the next has."""
+    """Where machines run: how to boot one from its user data, and the next one's address."""
 
     start: Callable[[Machine, Access], subprocess.Popen[bytes]]
     address: Callable[[], str]
@@ -49,8 +49,8 @@ HERE = Housing(machine_process.start, lambda: "127.0.0.1")
 class Clock:
     """This machine's time, moved by `offset` seconds.
 
-    The processes of the machines have this machine's time whatever the clock says: a clock that
-    has been moved is also one that disagrees with theirs.
+    The processes of the machines have this machine's time, so a moved clock also disagrees with
+    theirs.
     """
 
     offset: float = 0.0
@@ -61,7 +61,7 @@ class Clock:
 
 
 READY_LINE = b"cloudtune-node ready"
-# Of 32 Ray nodes that start at once on two cores none survives Ray's own 30 s start limit.
+# If 32 Ray nodes start at once on two cores, none survives Ray's own start limit of 30 s.
 BOOTING_AT_ONCE = 4
 LONGEST_BOOT_S = 30.0
 _log = logging.getLogger(__name__)
@@ -92,17 +92,17 @@ class RunningMachines:
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, machine: Machine) -> None:
-        """Take a pending machine in; `tick` boots it."""
+        """Add a pending machine; `tick` boots it."""
         with self.lock:
             machine.folder.mkdir()
             self._machines[machine.id] = machine
 
     def find(self, machine_id: str) -> Machine | None:
-        """Return a machine, ended ones included."""
+        """Return a machine by id, even if it has ended."""
         return self._machines.get(machine_id)
 
     def all(self) -> list[Machine]:
-        """Return every machine there ever was, oldest first."""
+        """Return every machine, including ended ones, oldest first."""
         with self.lock:
             return list(self._machines.values())
 
@@ -110,7 +110,7 @@ class RunningMachines:
         return [machine for machine in self.all() if machine.is_live]
 
     def end(self, machine: Machine, ending: Ending) -> None:
-        """Begin a machine's end now; once begun, an end is not begun again."""
+        """Begin to end a machine now, unless its end has begun already."""
         with self.lock:
             if machine.is_leaving or machine.state == "terminated":
                 return
@@ -122,13 +122,13 @@ class RunningMachines:
             self._enter(machine, ending.to)
 
     def end_all(self) -> None:
-        """Begin the end of every live machine, as when the emulator stops."""
+        """Begin to end every live machine, as when the emulator stops."""
         for machine in self.live():
             machine.faults = ()
             self.end(machine, Ending(self.clock.now(), "Client.UserInitiatedShutdown"))
 
     def reclaim(self, machine: Machine, notice: float) -> float:
-        """Have AWS take a machine back, at once where the notice is 0; return when."""
+        """Interrupt a machine after its notice (0: at once); return when it ends."""
         with self.lock:
             ending = Ending(self.clock.now() + notice, "Server.SpotInstanceTermination")
             if notice > 0:
@@ -138,20 +138,20 @@ class RunningMachines:
             return ending.due
 
     def kill(self, machine: Machine) -> None:
-        """End every process of a machine, and have it never start one; EC2 doesn't notice."""
+        """Kill every process of a machine for good; EC2 doesn't notice."""
         with self.lock:
             machine.health = "dead"
             machine_process.kill_all(_session(machine))
 
     def freeze(self, machine: Machine) -> None:
-        """Stop every process of a machine where it stands; EC2 doesn't notice."""
+        """Suspend every process of a machine; EC2 doesn't notice."""
         with self.lock:
             if machine.health == "well":
                 machine.health = "frozen"
                 machine_process.freeze(_session(machine))
 
     def thaw(self, machine: Machine) -> None:
-        """Let the processes of a frozen machine go on; a power-off that is overdue follows."""
+        """Continue the processes of a frozen machine; an overdue power-off follows."""
         with self.lock:
             if machine.health == "frozen":
                 machine.health = "well"
@@ -161,7 +161,7 @@ class RunningMachines:
         """Carry out `shutdown -P +N`, `shutdown -P now` or `shutdown -c` given on the machine.
 
         Raises:
-            ValueError: the arguments mean nothing that is supported.
+            ValueError: the arguments aren't supported.
         """
         if "-c" in arguments:
             machine.power_off = None

@@ -1,13 +1,13 @@
-"""The pace of emulated GPUs: an epoch that is done early waits until the GPUs would be done.
+"""The pace of emulated GPUs: an epoch that ends early waits until real GPUs would be done.
 
-Two cores can't show how sixteen GPUs scale. The emulator therefore gives each machine a speed curve
-of its instance type, and the trainer calls the hook once per epoch and rank, and once as epoch 0
-when a worker is set up: sixteen machines start sixteen workers at once, two cores one after
-another. A trial's quality is real; only its time is paced.
+Two cores can't show how sixteen GPUs scale. So the emulator gives each machine the speed curve of
+its instance type, and the trainer calls the hook once per epoch and rank, and once as epoch 0 when
+a worker is set up: sixteen machines start sixteen workers at once, but two cores start them one
+after another. A trial's quality is real; only its time is paced.
 
-The curve begins with what an epoch of the very script took on one core of this machine
-(`core_seconds`). An emulated V100 takes `core_factor` times that, another GPU what published ratios
-make of it (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
+The curve starts from the time of an epoch of the user's script on one core of this machine
+(`core_seconds`). An emulated V100 takes `core_factor` times that, other GPUs follow published
+ratios (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _TABLE = Path(__file__).with_name("pacing.csv")
 
 @dataclass(frozen=True)
 class Pace:
-    """How long an epoch takes on one GPU, and a worker's start until it trains; a seed of noise."""
+    """The seconds of an epoch on one GPU, and of a worker's start; a seed for the noise."""
 
     epoch_seconds: float
     start_seconds: float
@@ -48,7 +48,7 @@ class Pace:
 def core_factor(gpu: str) -> tuple[float, str]:
     """Return how many times as long an epoch takes on an emulated GPU as on one core, and why.
 
-    Such a GPU is slower than a core: pacing can only slow down, and many of them share the cores.
+    Such a GPU is slower than a core: pacing can only slow down, and many GPUs share the cores.
     """
     (row,) = _rows("core_factor")
     base = float(row["value"])
@@ -68,7 +68,7 @@ def pace_of(
 ) -> Pace:
     """Return the pace of a GPU by its name in the price table, all seconds times `scale`.
 
-    `core_seconds` is what an epoch took on one core; where none was timed, a table makes one up.
+    `core_seconds` is the time of an epoch on one core; if none was timed, it comes from a table.
     """
     if core_seconds is None:
         made_up = {row["gpu"]: float(row["value"]) for row in _rows("epoch_seconds")}
@@ -95,7 +95,7 @@ def speedup(width: float, nodes: int) -> float:
 
 
 def seconds_for(pace: Pace, trial: str, epoch: int, width: float, nodes: int) -> float:
-    """Return how long an epoch takes, with its noise: the same on every rank and every run.
+    """Return the seconds of an epoch with its noise, the same on every rank and in every run.
 
     Epoch 0 is the start of a worker, whatever its width.
     """
@@ -111,7 +111,7 @@ OFF = "off"
 
 
 def tag_of(seed: int, core_seconds: float | None) -> str:
-    """Return the tag of a machine that is paced: a seed, and the seconds of an epoch on a core."""
+    """Return the tag of a paced machine: a seed, and the seconds of an epoch on a core."""
     return f"{seed}" if core_seconds is None else f"{seed}:{core_seconds!r}"
 
 
@@ -126,17 +126,17 @@ def settings_for(gpu: str, tag: str, *, scale: float = 1.0) -> dict[str, str]:
 
 
 def scale_here() -> float:
-    """Return what this process's environment scales all paced seconds by."""
+    """Return the factor on all paced seconds from this process's environment."""
     return float(os.environ.get(SCALE_VARIABLE, "1"))
 
 
 def emulated_profile(
     profile: ScalingProfile, machine: InstanceType, core_seconds: float, scale: float = 1.0
 ) -> ScalingProfile:
-    """Return the profile of an emulated machine, from one that was measured on it without a pace.
+    """Return the profile of an emulated machine, from one measured on it without a pace.
 
-    An epoch takes what the pace says, or what it did take where that is longer: pacing can only
-    slow down. The same goes for a start.
+    An epoch takes the pace's seconds, or the measured ones if they are longer: pacing can only slow
+    down. The same applies to a start.
     """
     pace = pace_of(machine.gpu, scale=scale, core_seconds=core_seconds)
     factor, why = core_factor(machine.gpu)
@@ -169,9 +169,9 @@ def _at_least(measured: Measurement, seconds: float) -> Measurement:
 def core_seconds_of(
     profiles: Iterable[tuple[ScalingProfile, InstanceType]], scale: float = 1.0
 ) -> float | None:
-    """Return the seconds of an epoch on one core by which these profiles can come true.
+    """Return the seconds of an epoch on one core that reproduce these profiles.
 
-    It is what was timed, if one says; else what the narrowest width of the first one tells. None
+    The timed seconds if a profile has them, or else those of the first one's narrowest width. None
     without profiles.
     """
     pairs = list(profiles)
@@ -197,7 +197,7 @@ def pacer_from_env() -> Callable[..., None]:
 
 
 def _interpolate(quantity: str, at: float) -> float:
-    """Return a quantity at `at`, straight in log-log; beyond the last point its slope goes on."""
+    """Return a quantity at `at`, interpolated linearly in log-log, and extrapolated at the end."""
     points = sorted((float(row["at"]), float(row["value"])) for row in _rows(quantity))
     segments = list(pairwise(points))
     (x0, y0), (x1, y1) = next((s for s in segments if at <= s[1][0]), segments[-1])

@@ -1,4 +1,4 @@
-"""Room for launches: capacity pools by type, market and zone, and quotas of running vCPUs."""
+"""Capacity for launches: pools by type, market and zone, and quotas of running vCPUs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,13 +15,13 @@ def find_room(
     capacities: Sequence[Capacity],
     zones: Iterable[str],
 ) -> tuple[Pool, int]:
-    """Return the pool of a launch and how many instances there is room for: all in one zone.
+    """Return the pool of a launch, and how many instances fit, all in one zone.
 
-    `counts` are how many it wants at least and at most. Of several zones the first with room for
-    all is taken, else the one with the most room. A machine that is ending still has its place.
+    `counts` are the minimum and the maximum. Of several zones, the first with room for all counts,
+    or else the one with the most room. A machine that is ending still takes room.
 
     Raises:
-        Ec2Error: InsufficientInstanceCapacity; not even the least fit anywhere.
+        Ec2Error: InsufficientInstanceCapacity; not even the minimum fits anywhere.
     """
     least, most = counts
     rooms: dict[Pool, int] = {}
@@ -43,7 +43,7 @@ def find_room(
 def check_quotas(
     pool: Pool, vcpus: int, machines: Sequence[Machine], quotas: Sequence[Quota]
 ) -> None:
-    """Pass if the vCPUs of a whole launch may run besides those that do.
+    """Check that the vCPUs of a whole launch may run on top of those that do.
 
     Raises:
         Ec2Error: VcpuLimitExceeded, or for spot MaxSpotInstanceCountExceeded.

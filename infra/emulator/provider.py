@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  a cloud that needs few of the arguments
-"""The emulated EC2 as a cloud to rent from, and what every cloud on this machine has of it."""
+"""The emulated EC2 as a cloud to rent from, and the base of all clouds on this machine."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ class OnThisMachine(Ec2Speaking):
         return pricing.instance_types()
 
     def check(self, experiment: Experiment) -> None:
-        """Pass: nothing is needed that an experiment doesn't have."""
+        """Do nothing: experiments have everything that is needed."""
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         emulator = service.find_emulator(home / self.folder)
@@ -55,7 +55,7 @@ class OnThisMachine(Ec2Speaking):
 
 
 class Emulated(OnThisMachine):
-    """An EC2 that anyone has: instances are processes here, and training is paced by a table."""
+    """An EC2 for everyone: instances are local processes, and training is paced by a table."""
 
     name = "emulated"
     folder = "emulator"
@@ -78,7 +78,7 @@ class Emulated(OnThisMachine):
         profiles: Sequence[ScalingProfile] = (),
         adopt: bool = False,
     ) -> Cloud:
-        """Return the emulated EC2; with `pace` the experiment's seed seeds the noise on it."""
+        """Return the emulated EC2; with `pace`, the experiment's seed seeds its noise."""
         seed = experiment.seed if pace else None
         folder = home / self.folder
         region = experiment.cloud.region
@@ -93,10 +93,10 @@ class Emulated(OnThisMachine):
 def emulated_cloud(
     folder: Path, region: str, *, pace: int | None, core_seconds: float | None = None
 ) -> Cloud:
-    """Return the emulated EC2 of a folder, started if it doesn't run.
+    """Return the emulated EC2 of a folder, started if necessary.
 
-    `pace` seeds the noise on the speed curve by which machines pace training; None turns the
-    pacing off. `core_seconds` is what an epoch took on one core of this machine.
+    `pace` seeds the noise of the speed curve by which machines pace training; None turns off
+    pacing. `core_seconds` is the time of an epoch on one core of this machine.
     """
     tags = {pacing.PACE_TAG: pacing.OFF if pace is None else pacing.tag_of(pace, core_seconds)}
     return cloud_at(folder, region, service.ensure_emulator(folder).access, tags)
@@ -105,13 +105,13 @@ def emulated_cloud(
 def cloud_at(
     folder: Path, region: str, access: Access, tags: Mapping[str, str] | None = None
 ) -> Cloud:
-    """Return the EC2 that runs in a folder; closing it ends it if no instance is left there."""
+    """Return the EC2 of a folder; closing it ends it if no instance is left."""
     close = partial(service.stop_emulator, folder, only_if_idle=True)
     return Cloud(endpoint_of(access, region), {"ImageId": IMAGE}, tags or {}, close)
 
 
 def endpoint_of(access: Access, region: str = _HOME_REGION) -> Endpoint:
-    """Return a region of the EC2 that lets in who has this."""
+    """Return the endpoint of an emulated EC2's region."""
     keys = (access.key, access.secret)
     return Endpoint(region, access.endpoint, *keys, look_seconds=0.0, silent_seconds=10.0)
 

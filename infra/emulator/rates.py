@@ -1,9 +1,8 @@
 """How often EC2 lets an account call it: token buckets, which a `throttle` of a scenario uses.
 
 From "Request throttling for the Amazon EC2 API" (EC2 developer guide, table "Request token bucket
-sizes and refill rates", a copy of 2025): each action has a bucket of its own, and its category
-gives the size and the refill. Console actions, and actions that cloudtune never calls, are left
-out.
+sizes and refill rates", a copy of 2025): each action has its own bucket, and its category
+determines size and refill. Console actions, and those that cloudtune never calls, are left out.
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 
 class Rate(NamedTuple):
-    """How many calls may come at once, and how many a second after that."""
+    """The number of calls at once, and per second after that."""
 
     burst: float
     per_second: float
@@ -20,7 +19,7 @@ class Rate(NamedTuple):
 READING = Rate(100, 20)
 WRITING = Rate(50, 5)
 _READING_PREFIXES = ("Describe", "Get", "List", "Search")
-# Actions with figures of their own, whatever their category.
+# Actions with their own figures, whatever their category.
 OWN_RATES = {
     "AssociateIamInstanceProfile": Rate(100, 5),
     "CreateTags": Rate(100, 10),
@@ -44,10 +43,10 @@ class Buckets:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when there were as many
+        self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and the time of that number
 
     def take(self, name: str, rate: Rate, tokens: int = 1) -> bool:
-        """Take tokens out of a bucket, which is full at first; False if it has too few."""
+        """Take tokens from a bucket, which is full at first; False if it has too few."""
         now = self._now()
         before, at = self._buckets.get(name, (rate.burst, now))
         there = min(rate.burst, before + max(0.0, now - at) * rate.per_second)

@@ -29,7 +29,7 @@ _SIGNATURE_SECONDS = 900.0  # as long as AWS takes a signature for fresh
 
 
 class Ec2Error(Exception):
-    """An answer that EC2 gives instead of acting."""
+    """An error that EC2 returns instead of acting."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Ec2Error(Exception):
 
 
 class Signed(NamedTuple):
-    """What a signed request is for, and whose key signed it."""
+    """The service of a signed request, and the key that signed it."""
 
     service: str
     region: str
@@ -56,10 +56,10 @@ class Signed(NamedTuple):
 
 @dataclass(frozen=True)
 class Access:
-    """Where an emulator serves, and what it wants to see; made at its start, known to its user.
+    """The address and the secrets of an emulator, created at its start and known to its user.
 
-    Calls to EC2 are signed with `key` and `secret`; its control side wants the `token`. A machine
-    has a key of its own, which lets it ask for its metadata and shut itself down.
+    Calls to EC2 are signed with `key` and `secret`; the control side requires the `token`. A
+    machine has its own key, with which it can read its metadata and shut itself down.
     """
 
     endpoint: str
@@ -88,7 +88,7 @@ class Access:
         return f"{self.endpoint}/_imds/{machine}/{self.machine_key(machine)}"
 
     def is_for_us(self, request: Request) -> bool:
-        """Whether a request names as its host where we serve: a page of elsewhere can't."""
+        """Whether a request's host is our address, which pages of other origins can't fake."""
         return request.environ.get("HTTP_HOST") == self.endpoint.removeprefix("http://")
 
     def may_control(self, request: Request) -> bool:
@@ -100,7 +100,7 @@ class Access:
     def signed_for(
         self, request: Request, secret_of: Callable[[str, str], str | None] = lambda *_: None
     ) -> Signed:
-        """Return what a request is signed for and with which key (AWS's signature 4).
+        """Return the service and the key of a signed request (AWS's signature version 4).
 
         `secret_of` has the secrets of keys besides our own, given the key and the session token
         that comes with it ("" for none).
@@ -127,7 +127,7 @@ class Access:
         return Signed(claim["service"], claim["region"], claim["key"])
 
     def _signature(self, request: Request, claim: re.Match[str], secret: str) -> str:
-        """Return the signature that a secret gives a request, as botocore computes it."""
+        """Return a request's signature with a secret, as botocore computes it."""
         from botocore.auth import S3SigV4Auth, SigV4Auth  # noqa: PLC0415 - 0.3 s, servers only
         from botocore.awsrequest import AWSRequest  # noqa: PLC0415
         from botocore.credentials import Credentials  # noqa: PLC0415
@@ -147,7 +147,7 @@ class Access:
 
 
 def _same(given: str, expected: str) -> bool:
-    """Compare in a time that says nothing about `expected`; an empty one never matches."""
+    """Compare in constant time; an empty `expected` never matches."""
     return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
 
 
@@ -168,7 +168,7 @@ class Tokens:
         self._answers: dict[tuple[str, str], tuple[Mapping[str, str], Sequence[str], bytes]] = {}
 
     def replay(self, region: str, parameters: Mapping[str, str]) -> bytes | None:
-        """Return the answer that this request got before, or None when it is new.
+        """Return the earlier answer to this request, or None if it is new.
 
         Raises:
             Ec2Error: the token was used with other parameters, or its instances are gone.
@@ -194,7 +194,7 @@ class Tokens:
     def remember(
         self, region: str, parameters: Mapping[str, str], instances: Sequence[str], body: bytes
     ) -> None:
-        """Keep a successful answer; a request without a token is not kept."""
+        """Save a successful answer, unless the request has no token."""
         token = parameters.get("ClientToken")
         if token:
             self._answers[region, token] = dict(parameters), tuple(instances), body

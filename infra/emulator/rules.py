@@ -1,6 +1,6 @@
-"""What an emulator asks of its callers besides a signature: nothing.
+"""An emulator's rules for its callers, which only require a signature.
 
-Tests that need an EC2 as strict as AWS's start the emulator with rules of their own: they subclass
+Tests that need an EC2 as strict as AWS's start the emulator with their own rules: they subclass
 `AccessRules` (tests/aws_stand_in).
 """
 
@@ -17,13 +17,13 @@ from cloudtune.infra.emulator.scenario import Scenario
 
 
 class AccessRules:
-    """Who may call what, what is refused, what the metadata service says, where machines live."""
+    """Who may call what, what is refused, the answers of metadata, and where machines run."""
 
     host = "127.0.0.1"
-    """Where the emulator serves."""
+    """The emulator's address."""
     housing: Housing = HERE
     hidden_seconds = 0.0
-    """How long calls don't see a new instance, unless a fault says otherwise."""
+    """Seconds for which calls don't see a new instance, unless a fault says otherwise."""
 
     def attach(
         self,
@@ -32,29 +32,29 @@ class AccessRules:
         scenario: Scenario,
         application: WSGIApplication,
     ) -> None:
-        """Take in what the rules are about; called once, before the first request."""
+        """Receive the emulator's parts; called once, before the first request."""
 
     def signed(self, access: Access, request: Request) -> Signed:
-        """Return what a request is signed for, and by whom; raise Ec2Error if it isn't."""
+        """Return the service and signer of a request; raise Ec2Error if it isn't signed."""
         return access.signed_for(request)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
-        """Whether EC2 refuses a call because too many came before it; if not, it counts."""
+        """Whether EC2 refuses a call after too many others; if not, it counts."""
         return False
 
     def check(self, signed: Signed, parameters: Mapping[str, str]) -> None:
-        """Pass if EC2 would act on a call, quotas and capacity aside.
+        """Check that EC2 would act on a call, apart from quotas and capacity.
 
         Raises:
             Ec2Error: it wouldn't.
         """
 
     def answer(self, signed: Signed, request: Request, pass_on: Callable[[], Response]) -> Response:
-        """Return the answer to a call to a service other than EC2; `pass_on` has moto answer."""
+        """Return the answer to a call to another service; `pass_on` lets moto answer."""
         return pass_on()
 
     def quotas(self, scenario: Sequence[Quota]) -> Sequence[Quota]:
-        """Return the quotas that limit a launch, given those of the scenario."""
+        """Return the quotas for a launch, given those of the scenario."""
         return scenario
 
     def metadata(self, machine: Machine, item: str, *, has_token: bool) -> tuple[int, str] | None:

@@ -37,14 +37,14 @@ _STATUS = {
 
 @dataclass
 class _Live:
-    """A fault with what is left of it."""
+    """A fault, and how often it still strikes."""
 
     fault: Fault
     left: int | None = None
     met: int = 0
 
     def strikes(self) -> bool:
-        """Count one fitting call or launch; return whether this one is struck."""
+        """Count one matching call or launch; return whether it is struck."""
         assert isinstance(self.fault, Repeated)
         self.met += 1
         struck = self.left != 0 and self.fault.strikes(self.met - 1)
@@ -59,10 +59,10 @@ class _Live:
 
 
 class Scenario:
-    """The faults to come and the newest calls; any thread may ask. `now` is the emulator's time.
+    """The pending faults and the latest calls; thread-safe. `now` is the emulator's time.
 
-    `is_throttled` says of a call (region, action, parameters) whether the account has made too many
-    by then; a throttle among the faults goes first.
+    `is_throttled` returns whether a call (region, action, parameters) exceeds the account's rate; a
+    throttle among the faults takes precedence.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Scenario:
         self._calls: deque[dict[str, Any]] = deque(maxlen=_CALLS_KEPT)
 
     def replace(self, faults: Iterable[Fault]) -> None:
-        """Set the faults to come; those not used up are forgotten, the calls are kept."""
+        """Replace the pending faults; the calls are kept."""
         with self._lock:
             self._faults = []
             self._buckets = Buckets(self._now)
             self.add(faults)
 
     def add(self, faults: Iterable[Fault]) -> None:
-        """Put faults after those to come; a limit of room takes the place of the one it equals."""
+        """Add faults after the pending ones; a limit of capacity replaces an equal one."""
         with self._lock:
             for fault in faults:
                 lifted = _lifted(fault)
@@ -96,7 +96,7 @@ class Scenario:
                     self._faults.append(_Live(fault, times))
 
     def refuse(self, action: str, parameters: Mapping[str, str], region: str = "") -> None:
-        """Record a call, and raise the error that waits for it, if any."""
+        """Record a call, and raise its pending error, if any."""
         with self._lock:
             call = {
                 "time": self._now(),
@@ -113,7 +113,7 @@ class Scenario:
                 raise error
 
     def loses(self, action: str, parameters: Mapping[str, str]) -> str | None:
-        """Return how the answer to a call is lost, "reset" or an error code; None if it is not."""
+        """Return how the answer to a call is lost, "reset" or an error code; None if it isn't."""
         with self._lock:
             fault = self._struck(LostAnswer, action, parameters)
             if fault is None:
@@ -122,7 +122,7 @@ class Scenario:
             return fault.answer
 
     def befall(self, pool: Pool) -> list[LaunchFault]:
-        """Return what is to become of an instance that is being launched, and count it."""
+        """Return the faults of an instance being launched, and count it."""
         with self._lock:
             faults = [
                 live.fault
@@ -141,7 +141,7 @@ class Scenario:
             return [live.fault for live in self._faults if isinstance(live.fault, Quota)]
 
     def report(self) -> dict[str, Any]:
-        """Return what is left and what was called, for JSON."""
+        """Return the pending faults and the calls, for JSON."""
         with self._lock:
             return {"faults": [live.rest() for live in self._faults], "calls": list(self._calls)}
 
@@ -186,7 +186,7 @@ def ec2_error(code: str, message: str) -> Ec2Error:
 
 
 def _lifted(fault: Fault) -> Fault | None:
-    """Return a limit of room without its number; None for other faults."""
+    """Return a limit of capacity without its number; None for other faults."""
     if isinstance(fault, Capacity):
         return replace(fault, instances=None)
     return replace(fault, vcpus=None) if isinstance(fault, Quota) else None

@@ -3,9 +3,9 @@
 POST /                                  EC2; every other service is moto's own: signed calls only
 PUT, GET /_imds/<id>/<key>/latest/…     the metadata service of one machine
 POST /_imds/<id>/<key>/shutdown         that machine's `shutdown` command: its arguments
-POST /_cloudtune/…                      `control`, for who has the token
+POST /_cloudtune/…                      `control`, with the token
 
-Who is let in: `requests.Access`. The address that a request names as its host must be ours.
+`requests.Access` decides who may call. A request's host must be our address.
 """
 
 import base64
@@ -76,7 +76,7 @@ class Application:
         return self._answer(Request(environ))(environ, start_response)
 
     def close(self, *, only_if_idle: bool) -> bool:
-        """Refuse launches from now on; return False, changing nothing, when asked not to."""
+        """Refuse launches from now on; or return False, changing nothing, if it must be idle."""
         with self.ec2.machines.lock:
             used = in_use(self.ec2.machines.folder.parent)
             if only_if_idle and (used or self.ec2.machines.live()):
@@ -101,7 +101,7 @@ class Application:
             return Response(error.xml(), status=error.status, mimetype="text/xml")
 
     def _other_call(self, request: Request, signed: Signed) -> Response:
-        """Return moto's answer, or that there is no such service here."""
+        """Return moto's answer, or an error that there is no such service here."""
         if signed.service in _SERVICES:
             return self.pass_on(request, request.get_data())
         message = f"the emulator has {', '.join(sorted(_SERVICES))}, and not {signed.service}"
@@ -154,7 +154,7 @@ class Application:
     def _ask_moto(self, request: Request, parameters: dict[str, str]) -> Response:
         try:
             return self.pass_on(request, urlencode(parameters).encode())
-        except NotImplementedError:  # what moto says of what it lacks
+        except NotImplementedError:  # moto lacks it
             action = parameters.get("Action", "")
             raise Ec2Error("UnsupportedOperation", f"The emulator can't {action}.") from None
 
@@ -198,10 +198,10 @@ class Application:
 
 
 def _break_connection(request: Request) -> None:
-    """End the connection of a request as a network that fails does: no answer, a reset.
+    """End the connection of a request like a failing network: with a reset, without an answer.
 
     Raises:
-        ConnectionResetError: always; the server takes it for the caller's going away.
+        ConnectionResetError: always; to the server it looks like a lost caller.
     """
     connection = request.environ["werkzeug.socket"]
     # Closed with time 0 to linger, the connection is reset.
@@ -219,7 +219,7 @@ def serve(
     faults: Sequence[Fault],
     rules: AccessRules,
 ) -> None:
-    """Serve until a stop request or `idle_exit` idle seconds; leaves no machine running."""
+    """Serve until a stop request or `idle_exit` idle seconds; leave no machine running."""
     for machine in end_leftovers(home / "instances"):
         _log.warning("ended %s, left running by an emulator that died", machine)
     listener = socket.create_server((rules.host, port))
@@ -270,7 +270,7 @@ def _announce(home: Path, access: Access) -> None:
 
 
 def _warm_up(application: Application) -> None:
-    """Have moto load what the first calls need, which takes it about a second."""
+    """Load what moto needs for the first calls, which takes about a second."""
     import moto.autoscaling  # noqa: PLC0415 - terminating an instance tells these two
     import moto.elbv2  # noqa: F401, PLC0415
 

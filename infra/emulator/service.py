@@ -2,12 +2,12 @@
 
 An emulator belongs to a home folder:
 
-    emulator.json         where it serves, who it is, and what lets one in; there while it runs
+    emulator.json         its address, process and secrets; exists while it runs
     emulator.lock         held while one is started or stopped
     emulator.log
     instances/<id>/       a machine's HOME: user-data, console.log, process.json, tmp
 
-Cheap to import: moto is loaded by the emulator's own process only.
+Cheap to import: only the emulator's own process loads moto.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ LONGEST_START_S = 60.0
 LONGEST_END_S = 30.0
 FAULTS_VARIABLE = "CLOUDTUNE_EMULATOR_FAULTS"
 _POLL_S = 0.05
-# Settings of the caller that must not reach the emulator: a profile that doesn't exist breaks
-# botocore, and a machine's mark would have the emulator killed as one of that machine's processes.
+# Settings of the caller that must not reach the emulator: a missing profile breaks botocore, and
+# with a machine's mark the emulator would be killed as one of that machine's processes.
 _KEPT_OUT = ("AWS_PROFILE", "AWS_ENDPOINT_URL", "CLOUDTUNE_MACHINE")
 _LAUNCH = 'umask 077; "$@" >>"$CLOUDTUNE_EMULATOR_LOG" 2>&1 </dev/null & echo $!'
 
@@ -84,10 +84,10 @@ def ensure_emulator(
 
 
 def find_emulator(home: Path) -> Emulator | None:
-    """Return the emulator of `home` if it runs, answers and is not about to end.
+    """Return the emulator of `home` if it runs, answers and isn't about to end.
 
     Raises:
-        UsageError: it is one of another version, which refuses what this one asks.
+        UsageError: an emulator of another version runs there, with other control commands.
     """
     state = _read_state(home)
     if state is None or not _is_alive(state):
@@ -106,10 +106,10 @@ def find_emulator(home: Path) -> Emulator | None:
 
 
 def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
-    """End the emulator of `home`; return False, leaving it, if it is not idle and that counts.
+    """End the emulator of `home`; return False, without ending it, if it must be idle and isn't.
 
-    Idle means that no instance of anyone is live. The emulator itself decides, so that no launch
-    slips in between. Returns when its process is gone; True also if there was none.
+    Idle means that there is no live instance. The emulator itself decides, so that no launch can
+    come in between. Returns when its process is gone; True also if there was none.
     """
     if not home.exists():
         return True
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None, rules: AccessRules | None = Non
 
 
 def abandoned(home: Path, *, end: bool) -> list[str]:
-    """Return the machines of `home` that run on though their emulator died; `end` ends them."""
+    """Return the machines of `home` that survived their emulator; `end` ends them."""
     instances = home / "instances"
     if not instances.is_dir():
         return []
@@ -182,10 +182,10 @@ def _locked(home: Path) -> Iterator[None]:
 
 
 def _faults_at_start() -> list[Fault]:
-    """Return the faults of the file that the environment names, none where it names none.
+    """Return the faults of the file that the environment names, if any.
 
     Raises:
-        UsageError: there is no such file, or it holds something else.
+        UsageError: there is no such file, or it has something else.
     """
     given = os.environ.get(FAULTS_VARIABLE)
     if not given:
@@ -219,7 +219,7 @@ def _start(home: Path, command: Sequence[str]) -> Emulator:
 def _launch(home: Path, command: Sequence[str]) -> int:
     """Start the emulator as a child of init, so that no caller has to reap it; return its pid."""
     environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
-    # This machine as an instance is to have them again.
+    # A user's own machine, as an instance, gets them back.
     environment |= local.kept_variables(name for name in _KEPT_OUT if name.startswith("AWS_"))
     environment["CLOUDTUNE_EMULATOR_LOG"] = str(home / "emulator.log")
     printed = subprocess.run(
@@ -233,7 +233,7 @@ def _launch(home: Path, command: Sequence[str]) -> int:
 
 
 def _read_state(home: Path) -> dict[str, Any] | None:
-    """Return what the emulator wrote down of itself; None if nothing, or nothing of use."""
+    """Return the emulator's saved state; None if there is none, or a damaged one."""
     try:
         state = json.loads((home / "emulator.json").read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -258,7 +258,7 @@ def _runs(pid: int) -> bool:
 
 
 def _wait_until_gone(home: Path, state: dict[str, Any] | None) -> None:
-    """Wait for the process that the state names: it removes its state before it ends."""
+    """Wait for the process in the state to end: it removes its state before that."""
     deadline = time.monotonic() + LONGEST_END_S
     while state is not None and _is_alive(state):
         if time.monotonic() > deadline:

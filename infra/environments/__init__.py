@@ -1,1 +1,1 @@
-"""What a script needs besides cloudtune: built once, packed, and fetched by every instance."""
+"""The environments of scripts: built once, packed, and fetched by every instance."""

@@ -1,9 +1,9 @@
-"""What a head builds its own environment from, if its image has no cloudtune.
+"""The environment of a head whose image has no cloudtune.
 
-Its launcher puts cloudtune as a wheel into the bucket, with the versions of all packages that this
-release was tested with, and the hashes of their files. The head fetches that, gets uv, and installs
-what has one of these hashes; a later head fetches what the first one packed, whoever launches it.
-Its instances get the same environment, as they boot the same image.
+The launcher puts cloudtune as a wheel into the bucket, with the versions of all packages that this
+release was tested with, and the hashes of their files. The head fetches it, gets uv, and only
+installs files with these hashes; later heads fetch the pack of the first one, whoever launches
+them. Its instances get the same environment, because they boot the same image.
 """
 
 import gzip
@@ -26,7 +26,7 @@ from cloudtune.infra.environments.wheel import code_hash, write_wheel
 from cloudtune.train.storage import filesystem, storage_errors, write_file
 
 _DIGITS = 20
-# Ends the machine after a failed install; uv and pip each name a file that isn't the recorded one.
+# Ends the machine after a failed install; uv and pip name a file that differs from its record.
 _REFUSE = r"""refuse() {
   cat "$source/why" >&2
   other=$(sed -nE 's/.*Hash mismatch for `([^ `]+).*/\1/p; s/^ +(uv==[^ ]+) from .*/\1/p' \
@@ -40,9 +40,9 @@ _REFUSE = r"""refuse() {
 
 @dataclass(frozen=True)
 class Foundation:
-    """A pack of what is to be installed, and where; `packed` where that has been done before.
+    """A pack of the files to install, and where; `packed` is an earlier result, if there is one.
 
-    `unhashed` says what is installed without recorded hashes, and why; "" where nothing is.
+    `unhashed` says what is installed without recorded hashes, and why; "" if nothing is.
     """
 
     source: delivery.Pack
@@ -105,12 +105,12 @@ class Foundation:
 
 
 def lay(storage: str, root: Path = ROOT) -> Foundation:
-    """Lay into a storage what a head makes its environment from; equal code is laid once.
+    """Put the files for a head's environment into a storage, once for equal code.
 
     Raises:
         StorageError: the storage can't be reached.
     """
-    python = f"3.{sys.version_info.minor}"  # of its patch levels uv brings few, and images others
+    python = f"3.{sys.version_info.minor}"  # uv has few patch levels, and images have others
     pins, unhashed = release_pins()
     inputs = json.dumps(["head", python, pins, code_hash(), str(root)])
     digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
@@ -128,9 +128,9 @@ def lay(storage: str, root: Path = ROOT) -> Foundation:
 
 
 def _source(pins: Sequence[str], into: str) -> bytes:
-    """Return cloudtune's wheel and what goes with it, packed; equal code gives equal bytes.
+    """Return the pack of cloudtune's wheel and its requirements; equal code gives equal bytes.
 
-    A head that runs builds environments itself, for which it needs uv.
+    A head builds environments itself, so it needs uv.
     """
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:

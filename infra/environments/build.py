@@ -1,8 +1,8 @@
-"""Builds an environment by uv: a Python of its own, cloudtune, and what the script needs.
+"""Builds an environment with uv: its own Python, cloudtune, and the script's requirements.
 
-The Python lies within it, so that it needs nothing of the image but C libraries. It is built where
-it will stand, as its programs name their Python by its path, and counts once it has its
-`.complete`: what a crash left is built again.
+It contains its Python, so it only needs C libraries of the image. It is built at its final path,
+which its programs contain, and counts once it has its `.complete`: an incomplete one is built
+again.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from cloudtune.infra.processes import write_atomically
 
 _LINES = 15
 _SYSTEM = {"/", "/usr", "/usr/local"}
-# Of a Python: its tests, and what was installed into it.
+# Parts of a Python that aren't copied: its tests, and installed packages.
 _NOT_COPIED = (
     *("__pycache__", "test", "tests", "idlelib", "turtledemo", "*.a", "share", "site-packages"),
 )
@@ -34,9 +34,10 @@ _NOT_COPIED = (
 
 @dataclass(frozen=True)
 class Built:
-    """An environment that stands on this machine: its folder, and how it came to be.
+    """An environment on this machine: its folder, and how it was made.
 
-    `python` is its interpreter, `version` that one's version; `seconds` is what building took.
+    `python` is its interpreter, `version` the interpreter's version; `seconds` the time of the
+    build.
     """
 
     place: Path
@@ -50,7 +51,7 @@ class Built:
 
 
 def built_at(place: Path) -> Built | None:
-    """Return the environment that stands in a folder; None if there is none, or only a part."""
+    """Return the environment in a folder; None if there is none, or an incomplete one."""
     try:
         written = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
         return Built(place, written["version"], written["seconds"], tuple(written["packages"]))
@@ -59,11 +60,11 @@ def built_at(place: Path) -> Built | None:
 
 
 def build(spec: Spec, say: Callable[[str], None]) -> Built:
-    """Return the environment of a specification, built if it isn't there.
+    """Return the environment of a specification, built if necessary.
 
     Raises:
-        UsageError: uv is missing, or its folder can't be written; or the requirements can't be
-            had together: the message has uv's last lines.
+        UsageError: uv is missing, its folder can't be written, or the requirements can't be
+            installed together: the message has uv's last lines.
     """
     with _alone(spec.place):
         if (built := built_at(spec.place)) is not None:
@@ -83,10 +84,10 @@ def build(spec: Spec, say: Callable[[str], None]) -> Built:
 
 
 def uv_program() -> str:
-    """Return the path of uv: that on the PATH, or that of the package.
+    """Return the path of uv, on the PATH or from the package.
 
     Raises:
-        UsageError: it isn't there.
+        UsageError: it isn't installed.
     """
     program = shutil.which("uv")
     if program is None:
@@ -133,12 +134,12 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
 
 
 def _python(spec: Spec, uv: str, say: Callable[[str], None]) -> Path:
-    """Put a Python of the version wanted into the environment, and return its interpreter.
+    """Put a Python of the wanted version into the environment, and return its interpreter.
 
-    It is one of uv's, which run on any Linux; where none is to be had, a copy of one that is here.
+    It is one of uv's, which run on any Linux, or else a copy of a local one.
 
     Raises:
-        UsageError: neither is to be had.
+        UsageError: neither is available.
     """
     folder = spec.place / "python"
     try:
@@ -160,7 +161,7 @@ def _python(spec: Spec, uv: str, say: Callable[[str], None]) -> Path:
 
 
 def _base_here(wanted: str, uv: str) -> Path | None:
-    """Return the folder of a Python of this version that can be copied: not one of the system."""
+    """Return the folder of a local Python of this version that can be copied (not the system's)."""
     if platform.python_version() == wanted or platform.python_version().startswith(f"{wanted}."):
         base = sys.base_prefix
     else:
@@ -174,7 +175,7 @@ def _base_here(wanted: str, uv: str) -> Path | None:
 
 
 def complete(place: Path, uv: str, seconds: float) -> Built:
-    """Mark an environment as whole, and return it."""
+    """Mark an environment as complete, and return it."""
     python = python_of(place)
     version = _run([str(python), "-c", "import platform; print(platform.python_version())"], "")
     listed = _uv([uv, "pip", "freeze", "--quiet", "--python", str(python)], "can't be listed")

@@ -1,10 +1,10 @@
-"""Packs of environments in the storage of runs, by the hash of what they are made from.
+"""Packs of environments in the storage of runs, by the hash of their inputs.
 
-    STORAGE/environments/HASH/TIME-….tar.zst    a pack; gzip's where zstd isn't installed
-    STORAGE/environments/HASH/manifest.json     which pack counts, written last
+    STORAGE/environments/HASH/TIME-….tar.zst    a pack; with gzip if zstd isn't installed
+    STORAGE/environments/HASH/manifest.json     the pack that counts, written last
 
-Two machines that build the same at once don't disturb each other: each writes a pack of its own,
-and the last manifest names one of them. Whoever packs the same a day later deletes the others.
+Two machines may build the same environment at once: each writes its own pack, and the last manifest
+names one of them. A pack made a day later deletes the others.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _PIECE = 8 << 20
 
 
 def is_there(pack: Pack) -> bool:
-    """Whether a pack is still where it was put: a rule of the bucket may have deleted it.
+    """Whether a pack still exists: a rule of the bucket may have deleted it.
 
     Raises:
         StorageError: the storage can't be reached.
@@ -41,7 +41,7 @@ def is_there(pack: Pack) -> bool:
 
 
 class EnvironmentCache:
-    """The packs of one environment, which stands at `place`, in a storage.
+    """The packs in a storage of the environment at `place`.
 
     Raises:
         StorageError: the storage can't be reached; any method may.
@@ -66,7 +66,7 @@ class EnvironmentCache:
         return pack if info.is_file and info.size == pack.bytes else None
 
     def put(self, built: Built, say: Callable[[str], None]) -> Pack:
-        """Pack what was built, and return it; from then on it counts."""
+        """Pack a built environment, and return the pack, which counts from then on."""
         began = time.monotonic()
         tail = ".tar.gz"
         compress = "gzip -1"
@@ -89,7 +89,7 @@ class EnvironmentCache:
         return pack
 
     def bring(self, pack: Pack) -> Built:
-        """Return the environment of a pack, unpacked here if it isn't there.
+        """Return the environment of a pack, unpacked here if necessary.
 
         Raises:
             CloudtuneError: it can't be unpacked.
@@ -114,7 +114,7 @@ class EnvironmentCache:
         return f"{self._root}/{pack.uri.rpartition('/')[2]}"
 
     def _write(self, path: str, compress: str) -> tuple[int, str]:
-        """Write a pack, and return its length and its SHA-256."""
+        """Write a pack, and return its length and SHA-256."""
         size = 0
         digest = hashlib.sha256()
         command = ["tar", "-I", compress, "-cf", "-", "--owner=0", "--group=0"]

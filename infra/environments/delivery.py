@@ -1,11 +1,11 @@
 """How an instance gets its Python: the lines of its user data before it joins.
 
-With an environment, it fetches that; else it looks for a Python of its image that has cloudtune.
-Then a person's own commands run. What fails ends the machine, with one line on its console.
+It fetches its environment, or else looks for a Python in its image that has cloudtune. Then the
+user's own commands run. A failure ends the machine, with one line on its console.
 
-The AWS CLI fetches packs, with the instance's role: it knows credentials, regions and retries. A
-presigned URL would do without it, but differs each time it is made, and a launch that is repeated
-with the same client token must have the same user data.
+The AWS CLI fetches packs with the instance's role: it handles credentials, regions and retries. A
+presigned URL would work without it, but would differ each time, and a repeated launch with the same
+client token must have the same user data.
 """
 
 import os
@@ -17,28 +17,28 @@ from pathlib import Path
 
 from cloudtune.errors import UsageError
 
-# Of user data, before it is encoded (EC2 user guide, Run commands when you launch, 2026-11).
+# The limit of user data before encoding (EC2 user guide, Run commands when you launch, 2026-11).
 MOST_BYTES = 16 * 1024
-# What an instance took for all this, whole seconds: a part of its boot.
+# The whole seconds that an instance took for this, which is part of its boot.
 SECONDS_VARIABLE = "CLOUDTUNE_SETUP_SECONDS"
 _REST_BYTES = 2048  # the lease and the command that joins
-# Where AWS's images mount the disks of the instance's own, while it boots.
+# Where AWS's images mount the instance store at boot.
 INSTANCE_STORE = "/opt/dlami/nvme"
-# The file that an environment has once it is whole.
+# The file that marks a complete environment.
 COMPLETE = ".complete"
 _HAS_US = 'import sys, importlib.util as u; sys.exit(u.find_spec("cloudtune") is None)'
 
 
 def python_of(place: Path) -> Path:
-    """Return the interpreter of an environment that stands in this folder."""
+    """Return the interpreter of the environment in this folder."""
     return place / "venv" / "bin" / "python"
 
 
 @dataclass(frozen=True)
 class Pack:
-    """An environment as instances fetch it: where, how long, where it will stand.
+    """A packed environment: its address, its length, and the folder to unpack it to.
 
-    `version` is that of its Python, `seconds` is what building and packing it took.
+    `version` is that of its Python, `seconds` the time of building and packing.
     """
 
     uri: str
@@ -51,10 +51,10 @@ class Pack:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What an instance does before it joins: fetch `pack`, or look for a Python; `commands`.
+    """What an instance does before it joins: fetch `pack`, or find a Python; then `commands`.
 
-    `python` is the Python to take, of the image, or of an environment that is there already; ""
-    where it is to be looked for.
+    `python` is the Python to use, from the image or from an existing environment; "" to look for
+    one.
     """
 
     python: str = ""
@@ -83,10 +83,10 @@ class Delivery:
         return AWAIT_APT + end_lines("cloudtune-node") + python + runs + took
 
     def check(self) -> None:
-        """Pass if it has room in the user data of an instance.
+        """Check that it fits into the user data of an instance.
 
         Raises:
-            UsageError: it hasn't.
+            UsageError: it doesn't.
         """
         over = len(self.lines().encode()) + _REST_BYTES - MOST_BYTES
         if over > 0:
@@ -97,7 +97,7 @@ class Delivery:
 
 
 def end_lines(program: str) -> str:
-    """Return the lines of bash that let a script end its machine, and say why."""
+    """Return lines of bash with which a script ends its machine, with a reason."""
     return (
         "end() {\n"
         f'  echo "{program}: $1"\n'
@@ -108,13 +108,13 @@ def end_lines(program: str) -> str:
 
 
 def image_pythons() -> list[str]:
-    """Return where a Python of an image is looked for: one made for us, one like this, any."""
+    """Return where to look for a Python in an image: one made for us, one like this, any."""
     own = f"python3.{sys.version_info.minor}"
     return ["/opt/cloudtune/python", "/opt/cloudtune/python/bin/python3", own, "python3"]
 
 
 def search_lines(places: Sequence[str]) -> str:
-    """Return the lines of bash after which `$python` is the first that has cloudtune, or ""."""
+    """Return lines of bash after which `$python` is the first that has cloudtune, or ""."""
     return (
         f"for place in {shlex.join(places)}; do\n"
         f'  python=$(command -v "$place") && "$python" -c {shlex.quote(_HAS_US)} 2> /dev/null'
@@ -181,10 +181,10 @@ fi
 
 
 def fetch_lines(pack: Pack) -> str:
-    """Return the lines of bash that fetch a pack, and end the machine where they can't.
+    """Return lines of bash that fetch a pack, and end the machine if that fails.
 
-    It is unpacked onto the instance's own disk where the image mounts one: some gigabytes take a
-    gp3 volume (125 MB/s) longer than the network.
+    It is unpacked onto the instance store if the image mounts one: for some gigabytes a gp3 volume
+    (125 MB/s) is slower than the network.
     """
     from_bucket = pack.uri.startswith("s3://")
     get = 'aws s3 cp --only-show-errors "$uri" -' if from_bucket else 'cat "$uri"'
@@ -202,12 +202,12 @@ def fetch_lines(pack: Pack) -> str:
 
 
 def zip_program(uri: str) -> str:
-    """Return the program that packed a pack, and unpacks it."""
+    """Return the program that compresses and decompresses a pack."""
     return "zstd" if uri.endswith(".zst") else "gzip"
 
 
 def activate_lines(place: Path) -> str:
-    """Return the lines of bash that go on by the Python of an environment that stands there."""
+    """Return lines of bash that use the Python of the environment in that folder."""
     python = python_of(place)
     path = shlex.quote(str(python.parent))
     return f"python={shlex.quote(str(python))}\nexport PATH={path}:$PATH\n"

@@ -1,4 +1,4 @@
-"""Modules that a script imports, and that the environment built for it won't have."""
+"""Modules that a script imports and its environment won't have."""
 
 import ast
 import sys
@@ -17,10 +17,10 @@ OWN = "cloudtune"
 
 
 def missing_imports(experiment: Experiment) -> list[str]:
-    """Return a line for each package that a script imports and no requirement brings.
+    """Return a line for each package that a script imports and no requirement provides.
 
-    Only packages that are installed here can be named, and only their own requirements are known:
-    what isn't installed here is left to the environment's build.
+    Only packages that are installed here are known, with their requirements: others are left to the
+    environment's build.
     """
     try:
         script = experiment.train_file
@@ -43,7 +43,7 @@ def missing_imports(experiment: Experiment) -> list[str]:
 def _imports(script: Path) -> Iterator[tuple[str, Path, int]]:
     """Yield the modules that a script and the modules beside it import: name, file and line.
 
-    Imports within `try` are left out: the script may do without them.
+    Imports within `try` are left out: the script may work without them.
     """
     folder = script.parent
     seen = set()
@@ -53,7 +53,7 @@ def _imports(script: Path) -> Iterator[tuple[str, Path, int]]:
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
-            continue  # whoever runs it says what is wrong
+            continue  # its run reports the error
         for name, number in _imported(tree):
             if name in seen or name in sys.stdlib_module_names:
                 continue
@@ -79,7 +79,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _with_dependencies(names: Iterable[str]) -> Iterator[str]:
-    """Yield packages and what they require, as far as they are installed here."""
+    """Yield packages and their requirements, as far as they are installed here."""
     open_names = [canonicalize_name(name) for name in names]
     seen = set[str]()
     while open_names:

@@ -1,4 +1,4 @@
-"""The environment of an experiment, made ready before anything is rented."""
+"""The environment of an experiment, prepared before anything is rented."""
 
 import os
 import platform
@@ -19,13 +19,13 @@ from cloudtune.train.storage import StorageError
 def ready(
     experiment: Experiment, storage: str, home: Path, say: Callable[[str], None]
 ) -> tuple[Delivery, Built | None]:
-    """Return how instances come by their Python, and the environment as it stands on this machine.
+    """Return how instances get their Python, and the environment on this machine.
 
-    What `storage` has by its hash isn't built again. Where instances are this very machine, it
-    stands in cloudtune's `home`, and nothing is packed. `say` hears what takes time.
+    Environments that `storage` has, by hash, aren't built again. If instances are this machine, the
+    environment is in cloudtune's `home`, and nothing is packed. `say` reports what takes time.
 
     Raises:
-        UsageError: it can't be built, or kept; or its commands are too long.
+        UsageError: it can't be built or stored, or its commands are too long.
     """
     setup = experiment.setup
     here = PROVIDERS[experiment.cloud.provider].here
@@ -66,9 +66,9 @@ def own_environment() -> Built | None:
 
 
 def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str], None]) -> None:
-    """Go on as the same command by the Python of the environment, where this one is another.
+    """Continue this command in the Python of the environment, if it differs.
 
-    Ray lets controller and nodes speak to each other only if their Pythons are of one version.
+    Ray's controller and nodes must have the same version of Python.
     """
     if not experiment.setup.builds or not PROVIDERS[experiment.cloud.provider].fetches:
         return
@@ -82,7 +82,7 @@ def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str],
 
 
 def _packed(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tuple[Pack, Built]:
-    """Return the pack of an environment that is here or is to be built, and where it is here."""
+    """Return the pack of an existing or new environment, and the environment here."""
     cache = EnvironmentCache(storage, what.place)
     pack = cache.pack()
     built = built_at(what.place)

@@ -1,7 +1,7 @@
-"""What a head installs: the versions that this release was tested with, and their files' hashes.
+"""The packages of a head: the versions that this release was tested with, and their hashes.
 
-`constraints.txt` pins all packages of this repository, those of its tests included. `hashes.txt`
-has the ones that a head installs, with the SHA-256 of each file that it may take.
+`constraints.txt` pins all packages of this repository, including those of its tests. `hashes.txt`
+has those that a head installs, with the SHA-256 of each allowed file.
 """
 
 import sys
@@ -15,20 +15,20 @@ from cloudtune.infra.environments.spec import pins
 
 # Written by `python -m tests.architecture.hashes`.
 HASHES = Path(__file__).with_name("hashes.txt")
-# The minor versions of Python 3 whose files are in it.
+# The minor versions of Python 3 with files in it.
 HASHED_PYTHONS = (11, 12, 13, 14)
-# What PyPI's torch brings on Linux, some of it by way of others.
+# The dependencies of PyPI's torch on Linux, some of them indirect.
 CUDA_PREFIXES = ("cuda-", "nvidia-", "triton")
 
 
 def release_pins() -> tuple[list[str], str]:
-    """Return what a head installs: this release's packages, and the torch of this machine.
+    """Return the packages of a head: this release's, and the torch of this machine.
 
-    A line for each: its version, with its hashes where there are some; and which packages go
-    without, and why ("" where none does).
+    A line for each: its version, with its hashes if there are any; and which packages have none,
+    and why ("" if all have some).
 
-    Scripts are tried with that torch. If it isn't the release's, it needs others of its own, and
-    nothing here has the hashes of any.
+    Scripts are tried with that torch. If it isn't the release's, it has other dependencies, whose
+    hashes are unknown.
     """
     text = HASHES.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -1,9 +1,9 @@
-"""What an environment is made from: read, checked, and hashed.
+"""The inputs of an environment: read, checked and hashed.
 
-The hash is of all that decides the result: the version of Python, the requirements with every file
-that they name, cloudtune's own code and the versions of Ray and torch, where packages come from,
-the platform, and the folder in which it stands. Requirements that leave a version open stay at what
-was found when the environment was built.
+The hash covers everything that determines the result: the version of Python, the requirements with
+every file that they name, cloudtune's own code and the versions of Ray and torch, the package
+index, the platform, and the environment's folder. Requirements that leave a version open keep the
+version found when the environment was built.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from cloudtune.errors import UsageError, shown
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.wheel import code_hash
 
-# Where environments stand on instances; their paths are written into what is installed.
+# The folder of environments on instances; installed programs contain their paths.
 ROOT = Path("/opt/cloudtune/environments")
-# Controller and nodes speak Ray to each other; torch is the script's, but where it names one.
+# Controller and nodes need the same Ray; torch is pinned unless the script names a version.
 PINNED = ("ray", "torch")
 _FORMAT = 1
 _DIGITS = 20
-# Options that name another file, and whether its lines are to be installed.
+# Options that name another file, and whether its lines are installed.
 _FILES = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
 _CONTINUED = re.compile(r"\\\n")
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -44,11 +44,11 @@ _WHERE_FROM = (
 
 @dataclass(frozen=True)
 class Spec:
-    """What one environment is made from.
+    """The inputs of one environment.
 
-    `source` is what to install as a person wrote it: a file, or the field. `lines` are requirements
-    that stand in no file. Relative paths begin in `folder`. `inputs` has everything that decides
-    the result, by name.
+    `source` is where the requirements were written: a file, or the field. `lines` are requirements
+    outside files. Relative paths start in `folder`. `inputs` has everything that determines the
+    result, by name.
     """
 
     python: str
@@ -67,15 +67,15 @@ class Spec:
 
     @property
     def place(self) -> Path:
-        """The folder in which it stands, here and on every instance."""
+        """The environment's folder, here and on every instance."""
         return self.root / self.digest
 
 
 def requirement_files(experiment: Experiment) -> tuple[Path, ...]:
-    """Return the files that the requirements stand in, and those that they name.
+    """Return the files of the requirements, and those that they name.
 
     Raises:
-        UsageError: a file is missing, or a line of it is no requirement; the message has its place.
+        UsageError: a file is missing, or a line isn't a requirement; the message has its place.
     """
     return tuple(path for path in _read(experiment).files if path.is_file())
 
@@ -90,7 +90,7 @@ def requirement_names(experiment: Experiment) -> list[str]:
 
 
 def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
-    """Return what the environment of an experiment is made from.
+    """Return the specification of an experiment's environment.
 
     Raises:
         UsageError: as `requirement_files`.
@@ -130,7 +130,7 @@ def _read(experiment: Experiment) -> "_Reader":
 
 
 def pins(named: Collection[str]) -> Iterator[str]:
-    """Yield what must be as it is here, where those packages are named by a person."""
+    """Yield the versions of packages that must match this machine's, unless the user names them."""
     for name in PINNED:
         if name == "ray" or name not in named:
             try:
@@ -140,17 +140,17 @@ def pins(named: Collection[str]) -> Iterator[str]:
 
 
 class _Reader:
-    """Files of requirements as they are read, each once."""
+    """Reads files of requirements, each once."""
 
     def __init__(self) -> None:
         self.files: dict[Path, str] = {}
         self.requirements: list[Requirement] = []
 
     def read(self, path: Path, place: str, *, counts: bool = True) -> None:
-        """Read a file, and those that it names; `place` is where it is asked for.
+        """Read a file, and those that it names; `place` is where it is named.
 
         Raises:
-            UsageError: it isn't there, or a line of it is no requirement.
+            UsageError: it doesn't exist, or a line isn't a requirement.
         """
         if path in self.files:
             return
@@ -178,7 +178,7 @@ class _Reader:
             self.requirements.append(_parsed(_AFTER.sub("", line), place))
 
     def _local(self, path: Path, place: str) -> None:
-        """Note the content of a wheel, or of a project's folder, that lies beside the script."""
+        """Record the content of a wheel, or of a project's folder, beside the script."""
         if "://" in str(path):
             return
         if not path.exists():

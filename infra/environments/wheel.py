@@ -1,4 +1,4 @@
-"""cloudtune itself as a wheel: the very code that runs here, installed or not, from any layout."""
+"""cloudtune itself as a wheel: the code that runs here, installed or not, in any layout."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 @cache
 def code_hash() -> str:
-    """Return the hash of cloudtune's code, and of what it needs."""
+    """Return the hash of cloudtune's code and its requirements."""
     digest = hashlib.sha256(_metadata().encode())
     for name, path in _sources():
         digest.update(f"\n{name}\n".encode() + path.read_bytes())

@@ -1,1 +1,1 @@
-"""Runs that an instance of their own, the head, carries, and not their user's machine."""
+"""Runs that a separate instance, the head, carries instead of the user's machine."""

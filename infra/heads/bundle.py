@@ -1,7 +1,7 @@
-"""What a head is given: what to run, and the files that it needs, each at the place it has here.
+"""The bundle for a head: what to run, and its files, at the same paths as here.
 
-The script's folder stands on the head where it stands on its user's machine: plans, profiles and
-ledgers name it, and are then right in both places.
+The script's folder has the same path on the head as on the user's machine: plans, profiles and
+ledgers contain it, and so are valid in both places.
 """
 
 import io
@@ -20,9 +20,9 @@ _HOME = "home"
 
 @dataclass(frozen=True)
 class Order:
-    """What a head is to run: the arguments of `cloudtune`, and in which folder.
+    """What a head runs: the arguments of `cloudtune`, and the folder.
 
-    `began` is when the run's clock began, `until` when the head ends in any case (both Unix time).
+    `began` is the start of the run's clock, `until` the hard end of the head (both Unix time).
     `environment` is added to its own.
     """
 
@@ -36,10 +36,10 @@ class Order:
 
 
 def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
-    """Return the folder `code`, `files` at their places, and what `home` has of earlier runs.
+    """Return an archive of the folder `code`, `files` at their paths, and `home`'s earlier runs.
 
     Raises:
-        UsageError: it is too much to send.
+        UsageError: it is too large to send.
     """
     buffer = io.BytesIO()
     total = 0
@@ -64,7 +64,7 @@ def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
 
 
 def unpack(data: bytes, home: Path, root: Path = Path("/")) -> None:
-    """Lay out what was packed, `home` being cloudtune's home here."""
+    """Unpack an archive; `home` is cloudtune's home here."""
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
         for prefix, where in ((_HERE, root), (_HOME, home)):
             for member in tar.getmembers():

@@ -1,4 +1,4 @@
-"""What a head runs: its order, in a process of its own, with its record brought away as it grows.
+"""The program of a head: it runs its order in a separate process, and uploads the growing record.
 
 Started by the head's user data (`launch.user_data`), with the order in the run's storage.
 """
@@ -35,7 +35,7 @@ _LAST_TRIES = 20
 
 
 class Carrier:
-    """Carries an order out: its process, its lease, and its record in `store`."""
+    """Carries out an order: its process, its lease, and its record in `store`."""
 
     def __init__(self, order: Order, store: HeadStore, instance: str, home: Path = HOME) -> None:
         self._order = order
@@ -52,9 +52,9 @@ class Carrier:
         self._asked_to_stop = False
 
     def carry(self, renew: Callable[[], object]) -> int:
-        """Run the order to its end, and return its exit code; `renew` puts the head's end off.
+        """Run the order to its end, and return its exit code; `renew` extends the head's lease.
 
-        The last of its record is in the store on return, if that answers at all.
+        On return the store has the complete record, if it answers at all.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._tell(None)
@@ -96,9 +96,9 @@ class Carrier:
         now = time.monotonic()
         if now >= self._renewed_at + RENEW_SECONDS:
             self._renewed_at = now
-            with contextlib.suppress(CloudtuneError):  # asked again in a minute
+            with contextlib.suppress(CloudtuneError):  # retried in a minute
                 renew()
-        with contextlib.suppress(StorageError):  # brought in the next round
+        with contextlib.suppress(StorageError):  # retried in the next round
             self._bring()
             if now >= self._told_at + _BEAT_SECONDS:
                 self._tell(None)
@@ -116,7 +116,7 @@ class Carrier:
 
 
 def main() -> int:
-    """Fetch the order, and carry it out; the script that runs this then ends the machine."""
+    """Fetch the order, and carry it out; the calling script then ends the machine."""
     parser = argparse.ArgumentParser(prog="cloudtune.infra.heads.head_runner")
     parser.add_argument("--at", required=True, help="STORAGE/RUN")
     parser.add_argument("--until", type=float, required=True, help="the hard end, Unix time")
@@ -132,7 +132,7 @@ def main() -> int:
             return 1
         unpack(parcel, HOME)
         order = decode(Order, json.loads(asked))
-        fetch(store, HOME / "runs" / order.run, "run/")  # of a head before this one
+        fetch(store, HOME / "runs" / order.run, "run/")  # from an earlier head
         say(f"cloudtune-head: carries {order.run}")
         carrier = Carrier(order, store, instance)
         lease = None if shutdown is None else Lease(given.until, shutdown)

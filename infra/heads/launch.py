@@ -25,23 +25,23 @@ from cloudtune.infra.provider import (
 )
 from cloudtune.model.serialization import decode
 
-# In the folder of a run that a head carries: where that is. Written before the head is asked for.
+# The file, in the folder of a run, that says which head carries it. Written before the request.
 REMOTE = "remote.json"
 INTENT = "head"
 _TAIL = ".head"
 _TRIES = 4
-# Of EC2's message to an account on the free plan, whose code says only that it may not be so.
+# A part of EC2's message to an account on the free plan, whose code isn't specific.
 _FREE_PLAN = "eligible for Free Tier"
 _PAUSE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a run is carried: its storage (STORAGE/RUN), its cloud, and when it must be over.
+    """The place of a run carried by a head: its storage (STORAGE/RUN), its cloud, and its end.
 
-    `until` is the hard end of its head (Unix time), `attempt` how many heads it has had, this one
-    included, `asked_at` when this one was asked for. `foundation` is what a head makes its own
-    environment from where its image has no cloudtune (`environments.foundation`).
+    `until` is the hard end of its head (Unix time), `attempt` the number of its heads including
+    this one, `asked_at` when this one was requested. `foundation` is what a head builds its own
+    environment from, if its image has no cloudtune (`environments.bootstrap`).
     """
 
     storage: str
@@ -55,7 +55,7 @@ class Remote:
 
     @classmethod
     def of(cls, folder: Path) -> "Remote | None":
-        """Return where the run in a folder is carried; None for one that this machine carries.
+        """Return the place of the run in a folder; None for one that this machine carries.
 
         Raises:
             CloudtuneError: its record is damaged.
@@ -73,23 +73,23 @@ class Remote:
 
 
 def head_of(run: str) -> str:
-    """Return what the head of a run has in the tag of instances that says whose they are.
+    """Return the value of a head's tag `cloudtune:run`.
 
-    The run's own name isn't it: what a run has left is given back by that, and its head is what
-    gives it back.
+    It isn't the run's own name: instances of the run are returned by that name, and the head is
+    what returns them.
     """
     return run + _TAIL
 
 
 def run_of(tag: str) -> str | None:
-    """Return the run whose head has this tag; None if it is no head's."""
+    """Return the run whose head has this tag; None if it isn't a head's."""
     return tag.removesuffix(_TAIL) if tag.endswith(_TAIL) else None
 
 
 def user_data(remote: Remote, boot_log: str = "") -> str:
-    """Return the script that a head runs at boot: its lease first, as of every instance.
+    """Return the script that a head runs at boot; it first sets the lease, as on every instance.
 
-    What it prints goes to the console, and to the address `boot_log` if there is one.
+    Its output goes to the console, and to the address `boot_log` if there is one.
     """
     lease = first_lease(remote.asked_at, remote.until)
     laid = remote.foundation
@@ -116,15 +116,15 @@ def launch(
     boot_log: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Launch a run's head, and return its id; asked again for the same attempt, the same one.
+    """Launch a run's head, and return its id; for the same attempt again, the same one.
 
-    `request(user data)` is what a launch needs besides `offer.request`; `boot_log` is an address to
-    which the head may upload what it prints as it boots. `remote` must be kept by now: whoever asks
-    again asks for the same. `say` reports another type than the offer's.
+    `request(user data)` returns the launch's request on top of `offer.request`; `boot_log` is an
+    address to which the head may upload its boot output. `remote` must have been saved before, so
+    that a repeated call is identical. `say` reports if the type isn't the offer's.
 
     Raises:
-        CloudtuneError: the cloud refused, and nothing was launched; or gave no answer, and the head
-            may be there: the message says so.
+        CloudtuneError: the cloud refused, and nothing was launched; or it gave no answer, and the
+            head may exist: the message says so.
     """
     end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(remote.until))
     tags = {
@@ -165,5 +165,5 @@ def launch(
 
 
 def live_heads(calls: Calls, run: str) -> list[Instance]:
-    """Return the heads of a run that still bill; more than one only if somebody forced it."""
+    """Return the heads of a run that still bill; more than one only if it was forced."""
     return [head for head in calls.ours(head_of(run), ended=False) if head.billing]

@@ -10,7 +10,7 @@ from cloudtune.infra.heads.store import HeadStore, fetch
 
 # Of a record, what is in the folder of the run itself.
 RUN = "run/"
-# There once the head has ended that `remote.json` speaks of, and all that it left is here.
+# Exists once the head of `remote.json` has ended, and its whole record is here.
 OVER = "remote.over"
 _LOOK_SECONDS = 2.0
 _looked: dict[Path, tuple[float, bool]] = {}
@@ -22,10 +22,10 @@ def is_remote(folder: Path) -> bool:
 
 
 def is_carried(folder: Path) -> bool | None:
-    """Whether a head carries a run now; None for one that needs no head.
+    """Whether a head carries a run now; None for one without a head.
 
-    What is new of it is brought by the way. Asked more often, it looks every two seconds; once all
-    of a head that has ended is here, no more.
+    It also fetches new records, at most every two seconds, until the whole record of an ended head
+    is here.
 
     Raises:
         StorageError: its storage can't be reached.
@@ -48,10 +48,10 @@ def is_carried(folder: Path) -> bool | None:
 
 
 def adopt(uri: str, runs: Path) -> Path:
-    """Make the run that is kept at STORAGE/RUN known in the folder of all runs; return its folder.
+    """Add the run at STORAGE/RUN to the folder of all runs; return its folder.
 
     Raises:
-        UsageError: no run is there that a head carries.
+        UsageError: there is no run of a head.
         StorageError: the storage can't be reached.
     """
     store = HeadStore(uri)

@@ -1,16 +1,16 @@
-"""The part of a run's storage in which its head is spoken to, and speaks.
+"""The part of a run's storage for communication with its head.
 
-    STORAGE/RUN/head/parcel.tar.gz   what the head is given: the script's folder, profiles, files
-    STORAGE/RUN/head/boot.log        what it prints until it runs that
-    STORAGE/RUN/head/order.json      what it is to run
+    STORAGE/RUN/head/parcel.tar.gz   the head's bundle: the script's folder, profiles, files
+    STORAGE/RUN/head/boot.log        its boot output
+    STORAGE/RUN/head/order.json      its order
     STORAGE/RUN/head/remote.json     where it is, and until when
-    STORAGE/RUN/head/record/…        what it knows of the run, copied as it changes
-    STORAGE/RUN/head/record/…@0…     a piece of a file that only grows, from that byte on
-    STORAGE/RUN/head/state.json      its own word: alive at this time, or how its command ended
-    STORAGE/RUN/head/stop            there once somebody has asked it to end the run
+    STORAGE/RUN/head/record/…        its record of the run, copied as it changes
+    STORAGE/RUN/head/record/…@0…     a piece of a growing file, from that byte on
+    STORAGE/RUN/head/state.json      its state: alive at this time, or how its command ended
+    STORAGE/RUN/head/stop            exists once the run was asked to stop
 
-What stands there, and in the tags of instances, is all that another machine needs to look on, to
-end the run, or to go on with it.
+These files and the tags of instances are all that another machine needs to watch the run, to end
+it, or to continue it.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ BOOT = "boot.log"
 STATE = "state.json"
 STOP = "stop"
 RECORD = "record"
-# Length of a piece of a file that grows: 12 hours of a run can make a ledger of 25 MB, and neither
-# its head nor who follows it copies all of that every two seconds.
+# Length of a piece of a growing file: 12 hours of a run can make a ledger of 25 MB, which neither
+# its head nor a watcher should copy every two seconds.
 PIECE_BYTES = 1 << 18
-# Files of a run that only grow; a crash may cut their last line off.
+# Files of a run that only grow; a crash may cut off their last line.
 _GROWING = (".jsonl", ".log")
-# A head that has said nothing for so long is not there any more, or can't reach the storage.
+# A head that is silent for this many seconds is gone, or can't reach the storage.
 STALE_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
 class State:
-    """What a head says of itself: that it is alive at `beat` (Unix time), or how it ended.
+    """A head's report of itself: alive at `beat` (Unix time), or how it ended.
 
-    `code` is the exit code of its command, None while that runs. `attempt` counts the heads that a
-    run has had, from 1.
+    `code` is the exit code of its command, None while it runs. `attempt` counts the heads of a run,
+    from 1.
     """
 
     beat: float
@@ -55,7 +55,7 @@ class State:
     code: int | None = None
 
     def is_alive(self, now: float) -> bool:
-        """Whether its command runs, as far as the record says at `now` (Unix time)."""
+        """Whether its command runs at `now` (Unix time), as far as recorded."""
         return self.code is None and now - self.beat < STALE_SECONDS
 
 
@@ -75,7 +75,7 @@ class HeadStore:
         return f"{self.uri}/{FOLDER}/{name}"
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file: whoever reads it sees all of it, or what was there before."""
+        """Write a file: readers see all of it, or the previous version."""
         with storage.storage_errors(self.uri):
             storage.write_file(self._fs, f"{self._root}/{name}", data)
 
@@ -84,7 +84,7 @@ class HeadStore:
             return storage.read_file(self._fs, f"{self._root}/{name}")
 
     def read_from(self, name: str, begin: int) -> bytes:
-        """Return what is in a file from a byte on; b"" where there is no such file."""
+        """Return the contents of a file from a byte on; b"" if there is no such file."""
         with storage.storage_errors(self.uri):
             try:
                 with self._fs.open_input_file(f"{self._root}/{name}") as file:
@@ -98,7 +98,7 @@ class HeadStore:
             self._fs.delete_file(f"{self._root}/{name}")
 
     def listed(self) -> Mapping[str, tuple[int, float]]:
-        """Return the files of the record, by name: how long each is, and when it was written."""
+        """Return the files of the record by name: size, and time of the last write."""
         from pyarrow import fs  # noqa: PLC0415  takes a while
 
         top = f"{self._root}/{RECORD}"
@@ -112,7 +112,7 @@ class HeadStore:
         }
 
     def state(self) -> State | None:
-        """Return what the head last said of itself; None before its first word."""
+        """Return the head's last state; None before the first."""
         data = self.read(STATE)
         if data is None:
             return None
@@ -126,9 +126,9 @@ class HeadStore:
 
 
 class Mirror:
-    """A folder whose files are brought to a store's record as they change; times are Unix seconds.
+    """Uploads the files of a folder to a store's record as they change; times are Unix seconds.
 
-    What belongs to the machine alone, as its processes and its secrets, stays (`kept_back`).
+    Files that only concern this machine, such as its processes and secrets, stay (`kept_back`).
     """
 
     def __init__(self, store: HeadStore, folder: Path, prefix: str = "") -> None:
@@ -139,7 +139,7 @@ class Mirror:
         self._last_piece: dict[str, int] = {}  # where it begins
 
     def bring(self) -> int:
-        """Bring what has changed since the last time; returns how many files that were."""
+        """Upload the files that have changed since the last call; return their number."""
         count = 0
         for path in sorted(self._folder.rglob("*")):
             with contextlib.suppress(FileNotFoundError):
@@ -159,7 +159,7 @@ class Mirror:
     def _bring_pieces(self, path: Path, name: str) -> None:
         """Write the last piece of a file again, and those after it.
 
-        A new mirror writes all pieces: lines may have been cut off since another one did.
+        A new mirror writes all pieces, because lines may have been cut off since.
         """
         with path.open("rb") as file:
             last = os.fstat(file.fileno()).st_size // PIECE_BYTES * PIECE_BYTES
@@ -177,15 +177,15 @@ _OWN = ("controller.", "head.json", "intents.json", "autoscaler.json", "ray-toke
 
 
 def kept_back(name: str) -> bool:
-    """Whether a file of a run's folder is of no use, or no business, to another machine."""
+    """Whether a file of a run's folder is useless for, or must not reach, another machine."""
     return name.startswith(_OWN) or ".part" in name
 
 
 def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
-    """Bring what of a record is newer than what is in a folder; returns how many files that were.
+    """Fetch the files of a record that are newer than those in a folder; return their number.
 
-    With `prefix` only what is below it. Of a file that grows only new bytes are fetched; another is
-    fetched again where its length differs or it was written later.
+    With `prefix`, only those below it. Of a growing file only new bytes are fetched; others if
+    their length differs or they were written later.
     """
     count = 0
     growing: dict[str, dict[int, int]] = {}
@@ -215,10 +215,10 @@ def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
 
 
 def _fetch_pieces(store: HeadStore, name: str, path: Path, pieces: Mapping[int, int]) -> bool:
-    """Add what is new in the pieces of a file (lengths by their first byte) to a local one.
+    """Append the new parts of a file's pieces (lengths by their first byte) to a local file.
 
-    Returns whether there was anything. Several processes may do so at once: they write the same
-    bytes at the same places.
+    Returns whether there were any. Several processes may do so at once: they write the same bytes
+    at the same places.
     """
     end = 0
     while pieces.get(end) == PIECE_BYTES:

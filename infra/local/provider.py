@@ -19,12 +19,12 @@ from cloudtune.model.scaling import ScalingProfile
 
 
 class ThisMachine(OnThisMachine):
-    """This machine as a cloud of one instance, at the price that its user gives."""
+    """This machine as a cloud of one instance, at the price that its user sets."""
 
     name = "local"
     folder = "local"
     paced = False
-    has_gpus = False  # where it has any, its instance type is made from them
+    has_gpus = False  # its instance type is made from those that it has
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:
         return [this_machine(settings.slots)]
@@ -61,13 +61,13 @@ class ThisMachine(OnThisMachine):
         emulator = ensure_emulator(folder, boot_seconds=0.0)
         tags = {PACE_TAG: OFF, PRICE_TAG: price}
         cloud = cloud_at(folder, experiment.cloud.region, emulator.access, tags)
-        # A machine whose cores and disk are busy is no lost one.
+        # A machine with busy cores and a busy disk isn't lost.
         return replace(
             cloud, endpoint=replace(cloud.endpoint, silent_seconds=Endpoint.silent_seconds)
         )
 
     def zones(self, cloud: Cloud) -> tuple[str, ...]:
-        """Return (): there is this machine alone."""
+        """Return (): there is only this machine."""
         return ()
 
 

@@ -1,7 +1,7 @@
-"""The agent of a node: starts, feeds and ends the workers of all sessions there.
+"""The agent of a node: starts, controls and ends the workers of all sessions there.
 
-Every node has one, and it outlives the controller: what its workers report is kept, numbered, until
-a controller acknowledges it. Made a Ray actor by `agents.py`; nothing here knows Ray.
+Every node has one, and it outlives the controller: it keeps the reports of its workers, numbered,
+until a controller acknowledges them. `ray_agent.py` makes it a Ray actor; nothing here knows Ray.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from cloudtune.infra.node.messages import Body, Described, Message, Order, Part, Training
 
 _TICK_SECONDS = 0.5
-# How long `hello` waits for the zygote's imports.
+# Seconds that `hello` waits for the zygote's imports.
 WARM_SECONDS = 60.0
-# After an order to stop: a worker ends by itself before that, or never.
+# Seconds after an order to stop: a worker ends by itself before that, or never.
 _KILL_SECONDS = STOP_SECONDS + 2.0
-# How long a dead worker's last messages are waited for.
+# Seconds to wait for the last messages of a dead worker.
 _DRAIN_SECONDS = 5.0
-# Until a GPU whose spare worker died gets another: a broken one would be forked in a loop.
+# Seconds until a GPU whose spare worker died gets another: a broken one would be forked in a loop.
 _SPARE_PAUSE = 30.0
-# How long a session waits for GPUs that another is to leave.
+# Seconds that a session waits for GPUs that another will leave.
 _SLOT_SECONDS = 120.0
 _TAIL_BYTES = 400
 _STACKS = "cloudtune ends this worker, as nothing was reported for too long. It was here:"
@@ -55,7 +55,7 @@ _FAULT = "a fault ended all that share GPU"
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker process: what it is called, how to speak to it, on which GPU it is."""
+    """A worker process: its name, its connection, and its GPU."""
 
     name: str
     connection: Connection[Order, Body]
@@ -65,7 +65,7 @@ class _Worker:
     rank: int = 0
     log: str = ""
     has_reported: bool = False
-    """Whether the worker has said why it ends."""
+    """Whether the worker has reported why it ends."""
     listener: threading.Thread | None = None
 
 
@@ -83,25 +83,25 @@ class _Local:
     asked_at: float = 0.0
     stopping_since: float | None = None
     stacks_at: float | None = None
-    """When its workers were ordered to write their stacks; they end after that."""
+    """When its workers were told to write their stacks; they end after that."""
     begun: bool = False
     gone: int | None = None
     """The number of the session's last message."""
 
     def is_overdue(self) -> bool:
-        """Whether the session's workers should have ended long since."""
+        """Whether the session's workers should have ended long ago."""
         since = self.stopping_since
         return since is not None and time.monotonic() >= since + _KILL_SECONDS
 
     def is_unplaced(self) -> bool:
-        """Whether a session has waited for GPUs longer than the one before can take to end."""
+        """Whether the session has waited for GPUs longer than the previous one can take to end."""
         waits = self.part is not None and not self.begun and self.stopping_since is None
         return waits and time.monotonic() >= self.asked_at + _SLOT_SECONDS
 
 
 @contextlib.contextmanager
 def _errors_to_stderr() -> Iterator[None]:
-    """Say what went wrong where a person finds it, and go on."""
+    """Log errors where a person finds them, and continue."""
     try:
         yield
     except CloudtuneError as error:
@@ -109,15 +109,15 @@ def _errors_to_stderr() -> Iterator[None]:
 
 
 class Agent:
-    """The sessions of one node. Methods answer at once, but `hello` and `messages`, which wait.
+    """The sessions of one node. Methods return at once, except `hello` and `messages`, which wait.
 
     Args:
         address: where the workers of other nodes reach this one.
-        gpus: how many this node has; without CUDA they are numbers only.
-        training: what the sessions have in common.
-        logs: the folder for what workers print: <session>.<rank>.log, and zygote.log.
-        spares: whether to keep a worker ready on each free GPU; by default where there is CUDA.
-        lease: what ends the node; by default what its environment speaks of, if anything.
+        gpus: how many this node has; without CUDA they are only numbers.
+        training: the common settings of the sessions.
+        logs: the folder for the output of workers: <session>.<rank>.log, and zygote.log.
+        spares: whether to keep a worker ready on each free GPU; by default with CUDA.
+        lease: the lease of the node; by default the one in its environment, if any.
     """
 
     def __init__(
@@ -141,24 +141,24 @@ class Agent:
         self._locals: dict[str, _Local] = {}
         self._workers: dict[str, _Worker] = {}  # by name
         self._spares: dict[int, _Worker] = {}  # by GPU
-        self._no_spare_before: dict[int, float] = {}  # by GPU: one that breaks spare workers
+        self._no_spare_before: dict[int, float] = {}  # by GPU, if it breaks spare workers
         self._forked = 0
-        # Orders, listeners and the tick come from threads of their own.
+        # Orders, listeners and the tick run in their own threads.
         self._lock = threading.RLock()
         self._remarked = ""
-        self._leased_until = math.inf  # the first lease is the machine's own business
+        self._leased_until = math.inf  # the machine keeps the first lease by itself
         self._closing = threading.Event()
         logs.mkdir(parents=True, exist_ok=True)
-        seen = self._environment((0,), 1.0)  # one GPU, if any, as what it forks
+        seen = self._environment((0,), 1.0)  # one GPU, if any, like its forks
         self._forks = Forks(training.module, seen, logs / "zygote.log", self._note_exit)
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def hello(self) -> dict[str, str | int]:
-        """Return what is to be known of this agent: its pid, the zygote's and what that says.
+        """Return the state of this agent: its pid, the zygote's pid and its state.
 
-        Waits a minute at most until workers start at once: see `Forks.wait_until_warm`.
-        `mps`: why packed workers take turns on a GPU, empty where they needn't. `lack`: what GPUs
-        the node has, where it is of no use with them.
+        Waits up to a minute until workers start at once: see `Forks.wait_until_warm`. `mps`: why
+        packed workers take turns on a GPU, "" if they don't. `lack`: which GPUs the node has, if
+        that makes it useless.
         """
         forks = self._forks
         gpus = self._gpus
@@ -167,33 +167,33 @@ class Agent:
         return {**facts, "mps": gpus.notice, "lack": gpus.gpu_problem(self._training)}
 
     def renew(self, until: float) -> None:
-        """Put off the end of this node to that time (Unix), by a lease at most."""
+        """Postpone the end of this node to that time (Unix), by a lease at most."""
         if self._lease is not None:
             with _errors_to_stderr():  # asked again in a minute
                 self._leased_until = self._lease.renew(until)
 
     def power_off(self) -> None:
-        """Shut the node down now, if it is rented: it ends though EC2 isn't let end it."""
+        """Shut down the node now, if it is rented, in case EC2 may not be called to end it."""
         if self._lease is not None:
             with _errors_to_stderr():
                 self._lease.end_now()
 
     def note_interruption(self, due: float) -> None:
-        """Tell that the cloud takes this node back (Unix time): the controller, and each worker."""
+        """Report an interruption of this node at `due` (Unix time) to controller and workers."""
         self._outbox.add("", 0, messages.Interruption(due))
         with self._lock:
             for worker in self._workers.values():
                 self._send(worker, messages.Leave())
 
     def start(self, part: Part, rendezvous: str = "") -> str:
-        """Start this node's workers of a session; returns where its workers meet.
+        """Start this node's workers of a session; return where its workers meet.
 
-        The agent that is given no `rendezvous` has rank 0, and chooses it. Asked once more, nothing
-        is started. Without room, the session waits for it, and is lost where none comes in time.
+        The agent without a given `rendezvous` has rank 0, and chooses it. A repeated call starts
+        nothing. Without room, the session waits, and is lost if there is none in time.
         """
         with self._lock:
             local = self._locals.setdefault(part.session, _Local())
-            if local.part is None:  # else the controller asks again: it got no answer
+            if local.part is None:  # otherwise a repeated call, because the answer was lost
                 local.part, local.asked_at = part, time.monotonic()
                 local.granted = max(local.granted, part.command.until_epoch)
                 local.rendezvous = rendezvous
@@ -211,16 +211,16 @@ class Agent:
                 self._send(worker, messages.Grant(local.granted))
 
     def acknowledge(self, session: str, epoch: int) -> None:
-        """Let a session drop its checkpoints of earlier epochs."""
+        """Allow a session to drop its checkpoints of earlier epochs."""
         with self._lock:
             local = self._locals.get(session)
             if local is not None and 0 in local.workers:
                 self._send(local.workers[0], messages.Acknowledge(epoch))
 
     def stop(self, session: str, stacks: bool = False) -> None:
-        """End a session's workers on this node wherever they are; the message of it is `Gone`.
+        """End a session's workers on this node; `Gone` is the message about it.
 
-        With `stacks` each worker first writes to its log where each of its threads is.
+        With `stacks` each worker first writes the stacks of its threads to its log.
         """
         with self._lock:
             local = self._locals.setdefault(session, _Local())
@@ -231,13 +231,13 @@ class Agent:
                 self._place_waiting()
 
     def messages(self, after: int, acknowledged: int, seconds: float) -> list[Message]:
-        """Return the messages after that number, once there are any, or none after so long.
+        """Return the messages after that number, once there are any; none after `seconds`.
 
-        What is acknowledged is kept no longer.
+        Acknowledged messages are dropped.
         """
         with self._lock:
-            # A controller that takes over asks what there is: an end that no controller has
-            # acknowledged is still to be reported.
+            # A new controller asks for everything: an end that no controller has acknowledged must
+            # still be reported.
             for name, local in list(self._locals.items()):
                 if local.gone is not None and local.gone <= acknowledged:
                     del self._locals[name]
@@ -255,7 +255,7 @@ class Agent:
             }
 
     def held_files(self, folder: str) -> dict[str, int]:
-        """Return the files of a checkpoint that the storage didn't take, with their bytes."""
+        """Return the files of a checkpoint that couldn't be saved, with their bytes."""
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
 
@@ -274,12 +274,12 @@ class Agent:
         self._gpus.close()
 
     def _place_waiting(self) -> None:
-        """Begin the sessions for which there is room, in the order in which they came."""
+        """Start the sessions for which there is room, in the order of their requests."""
         for local in list(self._locals.values()):
             if local.part is None or local.begun:
                 continue
             if local.stopping_since is not None:
-                # Stopped before there was room: it ends without having had a worker.
+                # Stopped before there was room: it ends without ever having a worker.
                 local.begun = True
                 self._finish(local)
                 continue
@@ -294,7 +294,7 @@ class Agent:
         command = dataclasses.replace(part.command, until_epoch=local.granted)
         for number, (slot, gpu) in enumerate(zip(part.slots, gpus, strict=True)):
             worker = self._spares.pop(gpu, None)
-            # A spare one sees its GPU alone, and holds memory of it.
+            # A spare worker sees only its GPU, and holds memory of it.
             alone = len(gpus) == 1 or not self._gpus.are_real
             if worker is not None and not (slot.share == 1.0 and alone):
                 self._send(worker, messages.Stop())
@@ -325,7 +325,7 @@ class Agent:
                 local.socket.close()
 
     def _environment(self, gpus: tuple[int, ...], share: float) -> dict[str, str]:
-        """Return what a worker with that share of GPUs has in its environment, before CUDA is."""
+        """Return the environment of a worker with that share of GPUs, for before CUDA starts."""
         own = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": f"{self._gpus.threads(share)}"}
         return {**self._gpus.environment(gpus, share), **own}
 
@@ -368,19 +368,19 @@ class Agent:
                 local.epoch = max(local.epoch, body.report.epoch)
             elif isinstance(body, messages.Failure) and worker.share < 1.0:
                 text = f"{body.error}\n{body.traceback}"
-                # Of a packed one, where a fault on the GPU ended all, that is what is reported.
+                # If a fault on the GPU ended all packed workers, that is what to report.
                 if not body.out_of_memory and self._gpus.is_faulted(worker.gpu, text):
                     body = messages.Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}")
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, messages.Failure | messages.Done | messages.Lost):
-                # The others would wait for it in a collective until that times out.
+                # The others would wait for it in a collective until a timeout.
                 worker.has_reported = True
                 self._end(local)
 
     def _note_exit(self, name: str, status: int | None) -> None:
         worker = self._workers[name]
         if worker.listener is not None:
-            worker.listener.join(_DRAIN_SECONDS)  # what it has said before comes first
+            worker.listener.join(_DRAIN_SECONDS)  # earlier messages come first
         with self._lock:
             del self._workers[name]
             worker.connection.close()
@@ -390,7 +390,7 @@ class Agent:
             local = self._locals.get(worker.session)
             if local is None:
                 return
-            # Asked to end, it exits with 0, or is killed when that takes too long.
+            # After a stop it exits with 0, or is killed if that takes too long.
             asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
             if not worker.has_reported and not asked:
                 self._outbox.add(worker.session, worker.rank, messages.Lost(_cause(worker, status)))
@@ -401,7 +401,7 @@ class Agent:
                 self._place_waiting()
 
     def _end(self, local: _Local) -> None:
-        """Have the workers of a session end; those that don't are killed in a while."""
+        """Tell the workers of a session to end; those that don't are killed later."""
         if local.stopping_since is None:
             local.stopping_since = time.monotonic()
             for worker in local.workers.values():
@@ -415,7 +415,7 @@ class Agent:
         local.gone = self._outbox.add(local.part.session, local.part.slots[0].rank, messages.Gone())
 
     def _write_stacks(self, local: _Local) -> None:
-        """Have the workers of a session write their stacks, for which they need no GIL."""
+        """Make the workers of a session write their stacks, for which they don't need the GIL."""
         local.stacks_at = time.monotonic()
         for worker in local.workers.values():
             pid = self._forks.pid_of(worker.name)
@@ -454,7 +454,7 @@ class Agent:
                         os.killpg(pid, signal.SIGKILL)
 
     def _give_up_unplaced(self) -> None:
-        """Tell of the sessions for which no GPU came free that they are lost."""
+        """Report as lost the sessions for which no GPU became free."""
         late = [local for local in self._locals.values() if local.is_unplaced()]
         for local in late:
             assert local.part is not None
@@ -465,7 +465,7 @@ class Agent:
             self._place_waiting()
 
     def _end_the_faulted(self) -> None:
-        """End the packed workers of a GPU whose MPS had to be started afresh: they are lost."""
+        """End the packed workers of a GPU whose MPS had to be restarted: they are lost."""
         for gpu in self._gpus.check():
             with self._lock:
                 for worker in list(self._workers.values()):
@@ -478,7 +478,7 @@ class Agent:
 
 
 def _cause(worker: _Worker, status: int | None) -> str:
-    """Return how a worker ended, with the last line that it printed."""
+    """Return how a worker ended, with the last line of its output."""
     cause = f"the worker of rank {worker.rank} {how_it_ended(status)}; see {worker.log}"
     with contextlib.suppress(OSError):
         lines = Path(worker.log).read_bytes()[-_TAIL_BYTES:].decode(errors="replace").split("\n")

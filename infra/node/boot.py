@@ -1,8 +1,8 @@
-"""What an instance runs at boot: join the cluster, stay in it, and end the machine when it's over.
+"""The boot of an instance: join the cluster, stay in it, and end the machine when it is over.
 
-Started by the user data (`user_data`), on AWS and on the emulator alike. The machine learns who it
-is from the instance metadata service, or from its environment where a cloud has none; it starts
-Ray, and prints READY when the node has joined.
+Started by the user data (`user_data`), on AWS and on the emulator. The machine learns its identity
+from the instance metadata service, or from its environment if a cloud has none; it starts Ray, and
+prints READY when the node has joined.
 """
 
 import argparse
@@ -31,35 +31,35 @@ READY = "cloudtune-node ready"
 LOGS_VARIABLE = "CLOUDTUNE_LOGS"
 INSTANCE_LABEL = "cloudtune/instance"
 INTENT_LABEL = "cloudtune/intent"
-# The id of this instance, where what has started it says so and no metadata do.
+# The id of this instance, for clouds without metadata.
 INSTANCE_VARIABLE = "CLOUDTUNE_INSTANCE"
-# Where this node's metadata are, where boto3 is to go on asking AWS's for credentials.
+# The address of this node's metadata, if boto3 should still use AWS's for credentials.
 METADATA_VARIABLE = "CLOUDTUNE_METADATA"
 _AWS_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 _METADATA = "http://169.254.169.254"
 _METADATA_SECONDS = 120.0
 _METADATA_PAUSE = 0.5
 _BY_CLOUD_INIT = re.compile(r"^.*?cloud-init\[\d+\]: ")
-# Our scripts begin their lines so; the rest is the system's.
+# The prefix of our scripts' lines; other lines are the system's.
 SCRIPT_SAYS = re.compile("cloudtune-(head|node): ")
 _FROM_SCRIPT = re.compile(r"cloud-init\[\d+\]: |cloudtune-")
 _ANSWER_SECONDS = 10.0
 _METADATA_MOST = 8.0
 _ANY_PORT = 9
-# Of an instance's own disks (EC2 User Guide, "Amazon EBS volumes and NVMe", read 2026-11-23).
+# The model of instance store disks (EC2 User Guide, "Amazon EBS volumes and NVMe", 2026-11-23).
 _STORE_MODEL = "Amazon EC2 NVMe Instance Storage"
 _STORE_SECONDS = 20.0
 _SEND_SECONDS = 3
-# How long an instance may upload its boot log: it takes minutes to boot.
+# Seconds for which an instance may upload its boot log: booting takes minutes.
 UPLOAD_SECONDS = 3600
 _OBJECT_STORE_BYTES = 100 * 2**20  # trials exchange checkpoints through storage, not through Ray
 
 
 @dataclass(frozen=True)
 class Join:
-    """Where and as what an instance joins: the cluster's address, the intent, its GPUs.
+    """How an instance joins: the cluster's address, the intent, its GPUs.
 
-    `until` is the last moment (Unix time) to which its lease may be put off; None: not at all.
+    `until` is the last moment (Unix time) to which its lease may be extended; None: not at all.
     """
 
     address: str
@@ -71,14 +71,13 @@ class Join:
 def user_data(
     join: Join, lease: str, token: str, delivery: Delivery | None = None, boot_log: str = ""
 ) -> str:
-    """Return the script that EC2 runs when the instance boots; `token` lets it into the cluster.
+    """Return the script that EC2 runs when the instance boots; `token` admits it to the cluster.
 
-    `delivery` says how it comes by its Python; None is by looking for one in its image. What it
-    prints goes to the console, and to the address `boot_log` if there is one.
+    `delivery` says how it gets its Python; None means from its image. Output goes to the console,
+    and to the address `boot_log` if there is one.
 
-    The script's first act is the last brake on money (`lease`, the lines of `first_lease`): the
-    machine powers itself off, and so terminates, when they say so, whatever becomes of the
-    controller.
+    The script first sets the last brake on money (`lease`, the lines of `first_lease`): the machine
+    powers itself off at that time, and so terminates, whatever happens to the controller.
     """
     until = [] if join.until is None else ["--until", str(math.floor(join.until))]
     arguments = shlex.join(
@@ -89,15 +88,15 @@ def user_data(
         f"{lease}"
         f"{uploading(boot_log)}"
         f"{(delivery or Delivery()).lines()}"
-        f"export {TOKEN_VARIABLE}={token}\n"  # who lists processes sees arguments
+        f"export {TOKEN_VARIABLE}={token}\n"  # arguments are visible in process lists
         f'exec "$python" -m cloudtune.infra.node.boot {arguments}\n'
     )
 
 
 def uploading(address: str) -> str:
-    """Return lines of bash that upload what the script prints from then on, as it grows.
+    """Return lines of bash that upload the script's output from then on, as it grows.
 
-    Whoever waits sees what the machine does before it has a Python, and why it ends.
+    So a waiting user sees what the machine does before it has a Python, and why it ends.
     """
     if not address:
         return ""
@@ -117,13 +116,13 @@ def uploading(address: str) -> str:
 
 
 def metadata(path: str, patience: float = 0.0, *, seconds: float = _ANSWER_SECONDS) -> str:
-    """Return one item of the instance metadata service (IMDSv2), asked again for some seconds.
+    """Return one item of the instance metadata service (IMDSv2), with retries for `patience` s.
 
-    Each answer is waited for `seconds`. A service that doesn't answer yet, or has too much to do,
-    is no reason to lose an instance.
+    Each request waits `seconds`. A service that doesn't answer yet, or is busy, is no reason to
+    lose an instance.
 
     Raises:
-        OSError: it gave no answer in that time, or knows no such item (HTTP 404).
+        OSError: it gave no answer in that time, or has no such item (HTTP 404).
     """
     give_up = time.monotonic() + patience
     pause = _METADATA_PAUSE
@@ -146,7 +145,7 @@ def _metadata(path: str, seconds: float) -> str:
         method="PUT",
         headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
     )
-    # A proxy of the environment knows nothing of a link-local address.
+    # A proxy from the environment can't reach a link-local address.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(token, timeout=seconds) as answer:
         secret = answer.read().decode()
@@ -160,9 +159,9 @@ def _metadata(path: str, seconds: float) -> str:
 def instance_store(
     place: Path = Path("/opt/dlami/nvme"), disks: Path = Path("/sys/block")
 ) -> Path | None:
-    """Return where AWS's images mount the disks of the instance's own; None where it has none.
+    """Return where AWS's images mount the instance store; None if there is none.
 
-    They do so while it boots, which is waited for. What is written there goes with the instance.
+    They do so during boot, which is waited for. Files there disappear with the instance.
     """
     models = disks.glob("nvme*/device/model")
     if not any(model.read_text().strip() == _STORE_MODEL for model in models):
@@ -176,10 +175,10 @@ def instance_store(
 
 
 def staging() -> str:
-    """Return the folder where checkpoints are to wait, on the instance's own disk; "" without.
+    """Return the folder on the instance store where checkpoints wait; "" if there is none.
 
-    What the environment says goes first. Only a rented machine, whose metadata are EC2's own, is
-    looked at: elsewhere they wait in a folder that goes with the run.
+    The environment takes precedence. Only rented machines with EC2's own metadata have one:
+    elsewhere checkpoints wait in a folder that is removed with the run.
     """
     said = os.environ.get(STAGING_VARIABLE)
     if said is not None:
@@ -207,7 +206,7 @@ def ray_command(join: Join, instance: str, address: str) -> list[str]:
         f"--address={join.address}",
         f"--node-ip-address={address}",
         f"--num-gpus={join.gpus}",
-        "--num-cpus=0",  # trials are counted in GPUs, and no idle workers are started
+        "--num-cpus=0",  # trials are counted in GPUs; no idle workers
         f"--object-store-memory={_OBJECT_STORE_BYTES}",
         "--min-worker-port=0",
         "--max-worker-port=0",
@@ -217,7 +216,7 @@ def ray_command(join: Join, instance: str, address: str) -> list[str]:
         f"--labels={INSTANCE_LABEL}={instance},{INTENT_LABEL}={join.intent}",
     ]
     if "TMPDIR" in os.environ:
-        command.append(f"--temp-dir={os.environ['TMPDIR']}/r")  # Ray opens its folder to all users
+        command.append(f"--temp-dir={os.environ['TMPDIR']}/r")  # Ray opens its own to all users
     return command
 
 
@@ -229,9 +228,9 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
         **ray_environment(address, os.environ[TOKEN_VARIABLE]),
     }
     uuids = ",".join(gpu.uuid for gpu in own_gpus()[: join.gpus])
-    # Ray refuses to count GPUs that are hidden; which ones are ours, the agent knows by `found`.
+    # Ray refuses to count hidden GPUs; the agent knows ours by `found`.
     others = {name: value for name, value in os.environ.items() if name != VISIBLE}
-    threads = os.environ.get("OMP_NUM_THREADS", "")  # Ray puts 1 in its place
+    threads = os.environ.get("OMP_NUM_THREADS", "")  # Ray replaces it by 1
     facts = {GPUS_VARIABLE: uuids, THREADS_VARIABLE: threads, STAGING_VARIABLE: staging()}
     return {**others, **ours, **facts, **lease_environment(join.until)}
 
@@ -240,7 +239,7 @@ def identity(join: Join) -> tuple[str, str]:
     """Return the id of this instance, and its address in the cluster.
 
     Raises:
-        OSError: its metadata can't be asked.
+        OSError: its metadata can't be read.
     """
     instance = os.environ.get(INSTANCE_VARIABLE)
     if instance is not None:
@@ -252,10 +251,10 @@ def identity(join: Join) -> tuple[str, str]:
 
 
 def address_towards(host: str) -> str:
-    """Return the address of this machine by which it would speak to a host; nothing is sent.
+    """Return this machine's address for connections to a host, without sending anything.
 
     Raises:
-        OSError: there is no way to it.
+        OSError: there is no route to it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, _ANY_PORT))
@@ -289,13 +288,13 @@ def main() -> int:
             if "Ray runtime started" in line:
                 say(READY)
     lease = Lease.of_this_node(environment)
-    if lease is not None:  # of no use any more, and EC2 may not be let end it
+    if lease is not None:  # it has no more use, and EC2 may not be called to end it
         lease.end_now()
     return ray.returncode
 
 
 def telling_lines(console: str) -> list[str]:
-    """Return the lines of a console that the boot script wrote; without any, all lines.
+    """Return the boot script's lines of a console; if there are none, all lines.
 
     Around them systemd reports what it starts and stops, which hides why a boot failed.
     """

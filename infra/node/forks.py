@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: start it, have it fork, hear of ends, start it again."""
+"""The agent's side of the zygote: start it, fork workers, notice their ends, restart it."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ _END_SECONDS = 5.0
 
 
 class Forks:
-    """Forks worker processes, in milliseconds once it is warm; what is asked before waits.
+    """Forks worker processes, in milliseconds once it is warm; earlier requests wait.
 
     Args:
         train: the user's function, "file.py:function" in the current folder.
-        environment: what the zygote has more of in its own: which GPU the user's module sees there.
-        log: what the zygote prints, and workers do before they train.
+        environment: added to the zygote's: which GPU the user's module sees there.
+        log: the file for the zygote's output, and for workers' before they train.
         on_end: called with a worker's name and exit status when it and all that it started are
-            gone; the status is None where the zygote died with it.
+            gone; the status is None if the zygote died with it.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Forks:
         self._lock = threading.Lock()
         self._pids: dict[str, int | None] = {}
         self._closing = False
-        self._settled = threading.Event()  # it forks at once, or never will
+        self._settled = threading.Event()  # it can fork at once, or never will
         self._starts = 0
         self.note = "warming up"
-        """What is to be known of the zygote."""
+        """The state of the zygote in words."""
         self._start("")
 
     def _start(self, without: str) -> None:
@@ -75,20 +75,20 @@ class Forks:
         return self._zygote.pid
 
     def wait_until_warm(self, seconds: float) -> None:
-        """Wait until a fork takes milliseconds, but not for a zygote older than that."""
+        """Wait until a fork takes milliseconds, but not for a zygote older than `seconds`."""
         self._settled.wait(max(0.0, self._started + seconds - time.monotonic()))
 
     def fork(
         self, name: str, environment: Mapping[str, str], *, warm: bool = False
     ) -> "Connection[Order, Body]":
-        """Return the connection to a new worker of that name, which waits for what to train.
+        """Return the connection to a new worker of that name, which waits for its trial.
 
-        A worker that could not be forked is reported as one that ended.
+        A worker that couldn't be forked is reported as ended.
         """
         ours, its = socket.socketpair()
         with self._lock, its:
             self._pids[name] = None
-            with contextlib.suppress(OSError):  # it has just died: the end of all is on its way
+            with contextlib.suppress(OSError):  # it has just died, which will be reported
                 request = pickle.dumps(Fork(name, environment, warm=warm))
                 socket.send_fds(self._control, [request], [its.fileno()])
         return Connection(ours.detach())
@@ -127,14 +127,14 @@ class Forks:
         self._end(orphans)
 
     def _end(self, orphans: Mapping[str, int | None]) -> None:
-        """End what the workers of a dead zygote have left, and tell of each once it is gone.
+        """End the remains of a dead zygote's workers, and report each once it is gone.
 
-        The kernel has killed them, but they take a while to give back what they hold of a GPU; and
-        what they have started it has not killed.
+        The kernel has killed the workers, but it takes a while until they release their GPU; and it
+        hasn't killed the processes that they started.
         """
         with selectors.DefaultSelector() as selector:
             for name, pid in orphans.items():
-                handle = None  # what becomes readable when a process ends that isn't our child
+                handle = None  # becomes readable when a process that isn't our child ends
                 if pid is not None:
                     with contextlib.suppress(ProcessLookupError):
                         handle = os.pidfd_open(pid)
@@ -163,12 +163,12 @@ class Forks:
 
 
 def how_it_ended(status: int | None) -> str:
-    """Return how a process ended, in words; None where that from which it was forked died first."""
+    """Return how a process ended, in words; None means that its zygote died first."""
     if status is None:
         return "died with the process that it was forked from"
     if status >= 0:
         return f"exited with status {status}"
     try:
         return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:  # Python has no names for most of the real-time ones
+    except ValueError:  # Python has no names for most real-time signals
         return f"was killed by signal {-status}"

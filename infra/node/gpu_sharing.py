@@ -1,4 +1,4 @@
-"""The GPUs of one node as its agent sees them: which worker sees which, packed or alone."""
+"""The GPUs of one node for its agent: which worker sees which, packed or alone."""
 
 import math
 import os
@@ -35,23 +35,22 @@ _FABRIC_SECONDS = 180.0
 _FABRIC_PAUSE = 2.0
 # torch's words for errors that end a process's use of the GPU.
 _CUDA_ERROR = re.compile(r"CUDA error: (?!CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED))")
-# Within it a client of a server that is gone has met its end.
+# Seconds within which clients of a failed server notice its end.
 _ECHO_SECONDS = 5.0
 
 
 class NodeGpus:
-    """The GPUs of a node, by number: real ones, or only numbers on a machine that lacks them.
+    """The GPUs of a node, by number: real ones, or only numbers on a machine without GPUs.
 
-    MPS is started when the first packed worker comes, so that a run without any has none of it.
-    Trials that read one input meet in `folder`, wherever on the machine they train. Any thread may
-    call.
+    MPS starts with the first packed worker, so a run without any doesn't use it. Trials that share
+    an input meet in `folder`, wherever they train on the machine. Thread-safe.
     """
 
     def __init__(self, count: int, folder: Path | None = None) -> None:
         self._folder = folder
         visible = gpus(os.environ.get(GPUS_VARIABLE))
         self.lack = "" if len(visible) >= count else f"{len(visible)} of its {count} GPUs"
-        """What is there where there isn't what was asked for; empty where there is."""
+        """Which GPUs there are, if some are missing; otherwise ""."""
         real = [gpu for gpu in visible if gpu.name != STAND_IN]
         self._count = max(1, count)
         self._emulated = len(real) < len(visible)
@@ -63,13 +62,14 @@ class NodeGpus:
 
     @property
     def are_real(self) -> bool:
-        """Whether there are as many as were asked for."""
+        """Whether all requested GPUs exist."""
         return bool(self._gpus)
 
     def gpu_problem(self, training: Training) -> str:
-        """Return what makes this node's GPUs of no use for a training; "" if nothing does.
+        """Return why a training can't use this node's GPUs; "" if it can.
 
-        Where a function trains, a process of its own asks whether torch can use them: seconds.
+        If a function trains, a separate process checks whether torch can use them, which takes
+        seconds.
         """
         if not training.has_gpus or COUNTED_VARIABLE in os.environ:
             return ""
@@ -95,14 +95,14 @@ class NodeGpus:
 
     @property
     def notice(self) -> str:
-        """Why packed workers share a GPU by time-slicing; empty where none are, or MPS does it."""
+        """Why packed workers share a GPU by time slicing; "" if there are none, or with MPS."""
         return "" if self._mps is None else self._mps.notice
 
     def environment(self, gpus: tuple[int, ...], share: float) -> Mapping[str, str]:
-        """Return what a worker with that share of each GPU needs in its environment before CUDA.
+        """Return a worker's environment for that share of each GPU, set before CUDA starts.
 
-        A worker of several sees the GPUs of all of them here, in their order: scripts take the one
-        of their local rank.
+        One of several workers sees the GPUs of all of them here, in order: scripts use the one of
+        their local rank.
         """
         meets = {} if self._folder is None else {INPUT_VARIABLE: str(self._folder / "input")}
         if not self._gpus:
@@ -112,16 +112,16 @@ class NodeGpus:
         (gpu,) = gpus
         with self._lock:
             if self._mps is None:
-                # Sockets need short names, which the folder for logs doesn't have.
+                # Sockets need short paths, unlike the folder for logs.
                 folder = Path(tempfile.mkdtemp(prefix="m"))
                 self._mps = MpsDaemons(folder, self._gpus)
             return {**self._mps.environment(gpu, share), **meets}
 
     def threads(self, share: float) -> int:
-        """Return how many threads a worker with that share of a GPU computes with on the CPU.
+        """Return the number of CPU threads of a worker with that share of a GPU.
 
-        Its fair share of the node's cores, as Ray gives every worker one; what the node's own
-        environment says (OMP_NUM_THREADS) goes first. Emulated machines share the cores of one.
+        It is a fair share of the node's cores, because Ray gives every worker one; the node's own
+        OMP_NUM_THREADS takes precedence. Emulated machines share the cores of one.
         """
         said = os.environ.get(THREADS_VARIABLE, "")
         if said.isdecimal() and int(said):
@@ -129,11 +129,11 @@ class NodeGpus:
         return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
     def is_faulted(self, gpu: int, error: str) -> bool:
-        """Return whether a packed worker's error is the end of its GPU's MPS server.
+        """Return whether a packed worker's error comes from the end of its GPU's MPS server.
 
-        One faulting client ends all. Whose fault it was can't be known: the server's status is back
-        to normal as soon as the last client has gone. So any error of CUDA counts, but for those of
-        cuBLAS about what it was given, and every error for a while after a fault.
+        One faulting client ends all. Which one can't be known: the server's status is normal again
+        as soon as the last client is gone. So any CUDA error counts, except cuBLAS errors about
+        arguments, and every error for a while after a fault.
         """
         with self._lock:
             now = time.monotonic()
@@ -147,9 +147,9 @@ class NodeGpus:
             return faulted
 
     def check(self) -> list[int]:
-        """Replace the daemons that have failed; return their GPUs, whose packed workers are lost.
+        """Replace failed daemons; return their GPUs, whose packed workers are lost.
 
-        Called more often, it looks every two seconds.
+        It checks at most every two seconds, even if it is called more often.
         """
         with self._lock:
             if self._mps is None or time.monotonic() < self._checked_at + _CHECK_SECONDS:
@@ -160,7 +160,7 @@ class NodeGpus:
             return restarted
 
     def release(self, pid: int) -> None:
-        """Take a worker's work off its GPU, so that it may be killed without harm to others."""
+        """Remove a worker's work from its GPU, so that it can be killed without harming others."""
         with self._lock:
             if self._mps is not None:
                 self._mps.release(pid)

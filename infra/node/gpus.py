@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as nvidia-smi tells of them. Nothing here loads CUDA."""
+"""The NVIDIA GPUs of this machine, from nvidia-smi. Nothing here loads CUDA."""
 
 import csv
 import os
@@ -7,23 +7,23 @@ import subprocess
 from dataclasses import dataclass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# The UUIDs of the GPUs that a node's trials may use, as found at its boot.
+# The UUIDs of the GPUs that a node's trials may use, found at boot.
 GPUS_VARIABLE = "CLOUDTUNE_GPUS"
-# Set where GPUs are numbers only: a CPU node's slots.
+# Set if GPUs are only numbers: a CPU node's slots.
 COUNTED_VARIABLE = "CLOUDTUNE_COUNTED"
-# The OMP_NUM_THREADS of a node's own environment, as found at its boot; Ray sets another.
+# The OMP_NUM_THREADS of a node's own environment, found at boot; Ray sets another.
 THREADS_VARIABLE = "CLOUDTUNE_THREADS"
 # The GPU name of emulated machines, which no real GPU has.
 STAND_IN = "cloudtune stand-in"
 _QUERY = "index,uuid,name,memory.total"
-_ANSWER_SECONDS = 30.0  # without a persistence daemon the driver wakes up each GPU first
+_ANSWER_SECONDS = 30.0  # without a persistence daemon the driver wakes each GPU first
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its number in nvidia-smi, its UUID, its name as NVIDIA writes it, its memory in MiB.
+    """A GPU: its index in nvidia-smi, its UUID, NVIDIA's name, and its memory in MiB.
 
-    The memory is 0 where the driver has no number for it (GPUs that share the CPU's memory).
+    The memory is 0 if the driver doesn't report it (GPUs that share the CPU's memory).
     """
 
     index: int
@@ -33,10 +33,10 @@ class Gpu:
 
 
 def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
-    """Return this machine's GPUs, by index; none where there is no driver.
+    """Return this machine's GPUs, by index; none without a driver.
 
-    `visible` picks and orders them as CUDA_VISIBLE_DEVICES does: indices, or beginnings of UUIDs,
-    up to the first that doesn't exist. Without it all are taken.
+    `visible` selects and orders them like CUDA_VISIBLE_DEVICES: indices, or prefixes of UUIDs, up
+    to the first that doesn't exist. By default all.
     """
     command = shutil.which("nvidia-smi")
     if command is None:
@@ -49,7 +49,7 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
             check=True,
             timeout=_ANSWER_SECONDS,
         ).stdout
-    except (OSError, subprocess.SubprocessError):  # a driver that is broken drives no GPU
+    except (OSError, subprocess.SubprocessError):  # no driver, or a broken one
         return ()
     rows = csv.reader(answer.splitlines(), skipinitialspace=True)
     whole = ([part.strip() for part in row] for row in rows if len(row) == _QUERY.count(",") + 1)
@@ -61,7 +61,7 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
 
 
 def own_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that its environment leaves to this process."""
+    """Return the GPUs that this process may use by its environment."""
     return gpus(os.environ.get(VISIBLE))
 
 
@@ -83,12 +83,12 @@ _EPSILON = 1e-6  # 1/3 + 1/3 + 1/3 fit on one GPU
 
 
 def shares(gpus: float) -> tuple[float, ...]:
-    """Return the share of a GPU that each worker of a slice has: whole GPUs are one each."""
+    """Return the share of a GPU of each worker of a slice: 1 for whole GPUs."""
     return (min(1.0, gpus),) * max(1, round(gpus))
 
 
 class GpuSlots:
-    """The GPUs of a machine, by index, and the sessions that sit on them."""
+    """The GPUs of a machine, by index, and the sessions on them."""
 
     def __init__(self, gpus: int) -> None:
         self._gpus = range(gpus)
@@ -96,10 +96,10 @@ class GpuSlots:
         self._shared: dict[int, tuple[int, list[str]]] = {}
 
     def take(self, session: str, gpus: float, number: int = -1) -> tuple[int, ...] | None:
-        """Return the GPU of each of a session's workers, now theirs; None where there is no room.
+        """Take a GPU for each of a session's workers and return them; None if there is no room.
 
-        Whole GPUs are the lowest free ones. Shares of the same `number` sit on the same GPU, which
-        is theirs alone until all of them have gone; no GPU ever holds more than one whole.
+        Whole GPUs are the lowest free ones. Shares with the same `number` are on the same GPU,
+        which no other number gets until all of them are gone; no GPU is ever overbooked.
         """
         parts = shares(gpus)
         chosen = self._for_share(number, parts[0]) if parts[0] < 1.0 else self.free()[: len(parts)]
@@ -111,7 +111,7 @@ class GpuSlots:
         return tuple(chosen)
 
     def give(self, session: str) -> None:
-        """Make the slots of a session free; of one that has none as well."""
+        """Free the slots of a session, if it has any."""
         self._taken.pop(session, None)
         for number, (_, sessions) in list(self._shared.items()):
             if session in sessions:
@@ -120,7 +120,7 @@ class GpuSlots:
                 del self._shared[number]
 
     def free(self) -> list[int]:
-        """Return the GPUs on which nothing sits."""
+        """Return the empty GPUs."""
         busy = {gpu for gpus, _ in self._taken.values() for gpu in gpus}
         return [gpu for gpu in self._gpus if gpu not in busy]
 

@@ -1,17 +1,17 @@
-"""The lease of an instance: not renewed, it shuts itself down, and so terminates.
+"""The lease of an instance: unless it is renewed, the instance shuts itself down and terminates.
 
-The user data sets the first one before anything else runs (`first_lease`). From then on the
-controller renews through the node, `LEASE_MINUTES` at a time, and never past the time to which
-deadline and budget pay for what is rented now. So a controller that died, or that can't reach its
-nodes, costs at most a lease, and neither limit is passed. The machine itself knows whole minutes
-only: the second is kept by the node's agent, and of the first lease, before
-there is an agent, by the shell that runs the user data.
+The user data sets the first lease before anything else runs (`first_lease`). From then on the
+controller renews it through the node, `LEASE_MINUTES` at a time, and never past the time up to
+which deadline and budget pay for the present instances. So a controller that died, or that can't
+reach its nodes, costs at most one lease, and neither limit is exceeded. The machine itself only
+knows whole minutes: the node's agent keeps the second, and for the first lease, before there is an
+agent, the shell that runs the user data.
 
-The tag `cloudtune:lease` has the hard end, not the end of the lease that runs: tagging again with
-each renewal would be a call to EC2 a minute for each instance. So `cloudtune gc` takes an instance
-of another machine's run for an orphan only when it has outlived its run's last moment, which on its
-own it can't: while its controller lives its tag is in the future, and when that dies it has ended
-itself long before.
+The tag `cloudtune:lease` has the hard end, not the end of the present lease: updating it with each
+renewal would be a call to EC2 per minute and instance. So `cloudtune gc` treats an instance of
+another machine's run as an orphan only if it has outlived its run's last moment. By itself it
+can't: while its controller lives the tag is in the future, and if the controller dies the instance
+ends itself long before.
 """
 
 import contextlib
@@ -28,23 +28,23 @@ from typing import Protocol
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 
-# From boot until the first renewal: Linux, driver and Ray take a GPU instance 2 to 8 minutes.
+# From boot until the first renewal: Linux, driver and Ray take 2 to 8 minutes on a GPU instance.
 FIRST_MINUTES = 15
-# From a renewal on: long enough for a person to `cloudtune resume` a run whose controller died.
+# From a renewal on: enough time to `cloudtune resume` a run whose controller died.
 LEASE_MINUTES = 15
-# How often the controller is to renew: a dozen renewals may get lost.
+# Seconds between renewals by the controller: a dozen of them may get lost.
 RENEW_SECONDS = 60.0
-# What a machine may take to be gone after the order: emulated ones took 0.2 to 0.8 s here.
+# Seconds that a machine may take to end after the order: emulated ones took 0.2 to 0.8 here.
 POWER_OFF_SECONDS = 1.5
 END_VARIABLE = "CLOUDTUNE_LEASE_END"
 COMMAND_VARIABLE = "CLOUDTUNE_SHUTDOWN"
-# The file that is there while the first lease runs: with the first renewal it goes.
+# The file that exists during the first lease: the first renewal deletes it.
 FIRST_VARIABLE = "CLOUDTUNE_FIRST_LEASE"
 # The mark of the processes of an emulated machine; a real one has none.
 MACHINE_VARIABLE = "CLOUDTUNE_MACHINE"
 _COMMAND_SECONDS = 20.0
-# Has cloud-init power off a machine that boots again, as after a kernel panic: `shutdown` has
-# forgotten its lease, and nothing of the run starts there. An emulated machine shares its disk.
+# Makes cloud-init power off a machine that reboots, for example after a kernel panic: `shutdown`
+# has forgotten its lease, and nothing of the run starts there. Emulated machines share a disk.
 _NO_SECOND_BOOT = """\
 each_boot=/var/lib/cloud/scripts/per-boot
 if [ -z "${CLOUDTUNE_MACHINE:-}" ] && [ -d $each_boot ]; then
@@ -55,11 +55,11 @@ fi
 
 
 def first_lease(asked_at: float, end: float) -> str:
-    """Return the lines of a shell that end its machine, asked for then, by `end` (both Unix time).
+    """Return lines of shell that end a machine requested at `asked_at` by `end` (Unix times).
 
-    First `shutdown` in whole minutes, which outlives everything. Then a sleep beside what comes
-    after, which ends the machine in time to be gone by `end`, unless the lease was renewed. The
-    clock is read once: one that is set meanwhile changes nothing.
+    First `shutdown` in whole minutes, which outlives everything. Then a sleep in the background,
+    which ends the machine in time to be gone by `end`, unless the lease was renewed. The clock is
+    read only once, so setting it later changes nothing.
     """
     minutes = min(FIRST_MINUTES, max(1, math.ceil((end - asked_at) / 60)))
     due = math.floor(end - POWER_OFF_SECONDS)
@@ -77,10 +77,10 @@ def first_lease(asked_at: float, end: float) -> str:
 
 
 class Ends(Protocol):
-    """What may end a node: its lease, which the controller renews."""
+    """The lease of a node, which the controller renews."""
 
     def renew(self, until: float, /) -> float:
-        """Put the end off till then (Unix) at most, or raise CloudtuneError; return the end."""
+        """Extend it to `until` (Unix) at most, or raise CloudtuneError; return the end."""
 
     def end_now(self) -> None:
         """End the node, or raise CloudtuneError."""
@@ -88,9 +88,9 @@ class Ends(Protocol):
 
 @dataclass(frozen=True)
 class Lease:
-    """What this node may do about its own end: put it off, until `end` (Unix time) at the latest.
+    """This node's own lease, which can be extended to `end` (Unix time) at the latest.
 
-    `command` is the machine's `shutdown`, by its path.
+    `command` is the path of the machine's `shutdown`.
     """
 
     end: float
@@ -98,19 +98,19 @@ class Lease:
 
     @classmethod
     def of_this_node(cls, environment: Mapping[str, str] = os.environ) -> "Lease | None":
-        """Return the lease that the node's environment speaks of; None where there is none."""
+        """Return the lease in the node's environment; None if there is none."""
         end = environment.get(END_VARIABLE)
         command = environment.get(COMMAND_VARIABLE)
         return cls(float(end), command) if end and command else None
 
     def renew(self, until: float) -> float:
-        """Put the end off, so that the machine is gone by `until` (Unix); return when it ends now.
+        """Extend the lease so that the machine is gone by `until` (Unix); return the new end.
 
-        No further than a lease from now, nor past the hard end. The machine takes whole
-        minutes, rounded up: who keeps it to the second calls `end_now` then.
+        No further than one lease from now, nor past the hard end. The machine takes whole minutes,
+        rounded up: to end it to the second, the caller calls `end_now`.
 
         Raises:
-            CloudtuneError: the machine doesn't take it; the lease that runs stays.
+            CloudtuneError: the machine refuses; the present lease stays.
         """
         now = unix_time()
         due = min(self.end, until - POWER_OFF_SECONDS, now + 60 * LEASE_MINUTES)
@@ -120,10 +120,10 @@ class Lease:
         return due
 
     def end_now(self) -> None:
-        """Shut the machine down; one of an emulator that has died ends its processes itself.
+        """Shut down the machine; if its emulator has died, it ends its own processes.
 
         Raises:
-            CloudtuneError: the machine doesn't take it; it ends within the minute by itself.
+            CloudtuneError: the machine refuses; it ends by itself within the minute.
         """
         try:
             self._tell("now")
@@ -148,7 +148,7 @@ class Lease:
 
 
 def _end_this_machine() -> bool:
-    """Kill all that has this emulated machine's mark, this process last; False: a real machine."""
+    """Kill all processes with this emulated machine's mark; return False on a real machine."""
     import psutil  # noqa: PLC0415  30 ms, for what hardly ever happens
 
     machine = os.environ.get(MACHINE_VARIABLE)
@@ -163,10 +163,10 @@ def _end_this_machine() -> bool:
 
 
 def lease_environment(end: float | None) -> dict[str, str]:
-    """Return what tells the node's processes of its lease.
+    """Return the environment that describes the lease to the node's processes.
 
-    The path of `shutdown` is settled here, at boot: whatever PATH a process has later, no machine
-    is shut down but this one, which on a workstation is not the real one.
+    The path of `shutdown` is resolved here, at boot: whatever PATH a process has later, it only
+    shuts down this machine, which on a workstation isn't the real one.
     """
     command = shutil.which("shutdown")
     if end is None or command is None:

@@ -1,4 +1,4 @@
-"""Copies of what workers print, kept beside the checkpoints: an instance takes its disk along."""
+"""Copies of the output of workers, kept beside the checkpoints: an instance loses its disk."""
 
 import contextlib
 import math
@@ -11,7 +11,7 @@ from typing import Any
 from cloudtune.infra.processes import replace_file
 from cloudtune.train.storage import filesystem, write_file
 
-# What is kept of a log at most: its beginning and its end.
+# The maximum size of a copy, with the beginning and the end of the log.
 MOST_BYTES = 1024 * 1024
 _FIRST_BYTES = 128 * 1024
 _LOOK_SECONDS = 1.0
@@ -21,14 +21,14 @@ _ZYGOTE = "zygote.log"
 
 
 class LogCopies:
-    """Copies the logs in a folder to a storage, as they grow, by a thread of its own.
+    """Copies the logs in a folder to a storage as they grow, in its own thread.
 
-    A log that grows is brought away every second to a folder, and every 15 s to another storage,
-    where each time is a request that costs. A storage that fails costs copies, and nothing else.
+    A growing log is copied every second to a folder, and every 15 s to another storage, where each
+    request costs money. A failing storage only costs copies.
 
     Args:
         folder: the node's logs, <session>.<rank>.log, and zygote.log.
-        uri: where the copies go, under the same names; zygote.log as nodes/<node>.log.
+        uri: the destination, under the same names; zygote.log as nodes/<node>.log.
         node: the name of the node.
     """
 
@@ -49,17 +49,17 @@ class LogCopies:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Copy at once what is new: a session has ended, or its node is about to."""
+        """Copy new output at once: a session has ended, or its node is about to."""
         self._wanted.set()
 
     def close(self, seconds: float = 1.0) -> None:
-        """Copy what is new, and end; a storage that takes longer isn't waited for."""
+        """Copy new output, and end, without waiting longer than `seconds` for the storage."""
         self._closing.set()
         self._wanted.set()
         self._thread.join(seconds)
 
     def copy(self, *, at_once: bool = False) -> None:
-        """Copy the logs that have grown, and whose turn it is; all that have, with `at_once`."""
+        """Copy the logs that have grown and are due; with `at_once`, all that have grown."""
         pause = _NEAR_SECONDS if self._near else _FAR_SECONDS
         with self._copying, contextlib.suppress(FileNotFoundError):
             for path in sorted(self._folder.glob("*.log")):
@@ -75,13 +75,13 @@ class LogCopies:
         try:
             data = shorten(path)
             if self._near:
-                replace_file(Path(self._uri, name), data)  # who follows it never sees half of it
+                replace_file(Path(self._uri, name), data)  # readers never see half of it
             else:
                 self._place = self._place or filesystem(self._uri)
                 fs, root = self._place
                 write_file(fs, f"{root}/{name}", data)
-        except (OSError, ValueError) as error:  # pyarrow's own are of these two
-            self._copied[path.name] = -1, at  # tried again in its turn
+        except (OSError, ValueError) as error:  # pyarrow raises these two
+            self._copied[path.name] = -1, at  # retried when it is due
             if not self._failed:
                 self._failed = True
                 with contextlib.suppress(OSError, ValueError):
@@ -98,9 +98,9 @@ class LogCopies:
 
 
 def shorten(path: Path, most: int = MOST_BYTES, first: int = _FIRST_BYTES) -> bytes:
-    """Return a log; of one with more than `most` bytes its first ones and its last.
+    """Return a log; if it has more than `most` bytes, its beginning and its end.
 
-    In their place stands how many are left out.
+    A note says how many bytes are left out between them.
     """
     with path.open("rb") as log:
         size = log.seek(0, 2)

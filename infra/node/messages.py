@@ -1,4 +1,4 @@
-"""What the controller, the agents of the nodes and the workers say to each other."""
+"""The messages between the controller, the agents of the nodes, and the workers."""
 
 import dataclasses
 import re
@@ -16,9 +16,9 @@ from cloudtune.train.progress_cursor import Progress
 
 @dataclass(frozen=True)
 class Training:
-    """What the sessions of a run have in common.
+    """The common settings of a run's sessions.
 
-    `train` is "file.py:function" of the user's, or the command that `program` is.
+    `train` is the user's "file.py:function", or the command that `program` describes.
     """
 
     train: str
@@ -28,26 +28,26 @@ class Training:
     storage: str
     seed: int
     compared: bool = True
-    """Whether the workers of a trial are to be found out that don't train one model."""
+    """Whether to check that the workers of a trial train one model."""
     has_gpus: bool = False
-    """Whether its nodes have the GPUs that are said of them, or else are of no use."""
+    """Whether its nodes must have the GPUs of their types."""
     losses_per_hour: float = 0.0
-    """How often an instance that it may rent is taken back, for an hour that it is held."""
+    """How often an instance that it may rent is interrupted per hour."""
     program: Program | None = None
     progress: Progress = dataclasses.field(default_factory=Progress)
 
     @property
     def module(self) -> str:
-        """The function whose module every worker imports; "" where there is none."""
+        """The function whose module every worker imports; "" if there is none."""
         return self.train if self.program is None else ""
 
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """Where one worker sits: rank among the workers, local rank among those of its instance.
+    """The place of a worker: rank among all workers, local rank among those of its instance.
 
-    `share` is its part of a GPU: 1 but for packed trials. `node_rank` is the instance's number
-    among the `nodes` of the trial.
+    `share` is its share of a GPU: 1 unless trials are packed. `node_rank` is the rank of the
+    instance among the `nodes` of the trial.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class WorkerSlot:
 
 @dataclass(frozen=True)
 class Part:
-    """What one node has of a session: a slice of its trial, and the slots of the workers there.
+    """The part of a session on one node: a slice of its trial, and the slots of its workers.
 
     Checkpoints that the workers saved themselves, from epoch `keep_from` on, stay.
     """
@@ -77,12 +77,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Begin:
-    """Train the trial of a command; asked for at `asked_at` (Unix time).
+    """Train the trial of a command; requested at `asked_at` (Unix time).
 
-    The workers meet at `rendezvous`, "host:port", empty where there is one only. The socket that
-    listens there follows this message, for the worker that `listens`. Output goes to `log`.
-    `environment` is set before anything of the user's is imported; `gpu` is the worker's number
-    among the GPUs that it sees.
+    The workers meet at `rendezvous`, "host:port", "" for a single one. The listening socket follows
+    this message, for the worker that `listens`. Output goes to `log`. `environment` is set before
+    any of the user's code is imported; `gpu` is the index among the GPUs that the worker sees.
     """
 
     training: Training
@@ -99,26 +98,26 @@ class Begin:
 
 @dataclass(frozen=True)
 class Grant:
-    """Train on to that epoch."""
+    """Continue to that epoch."""
 
     until_epoch: int
 
 
 @dataclass(frozen=True)
 class Acknowledge:
-    """The controller knows of that epoch, and will go on from no earlier one."""
+    """The controller has recorded that epoch, and will resume from no earlier one."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End: once what was reported is stored, in the middle of an epoch too."""
+    """End once all reports are stored, even in the middle of an epoch."""
 
 
 @dataclass(frozen=True)
 class Leave:
-    """The machine is about to be taken back: a script that can saves in mid-epoch."""
+    """The machine is about to be interrupted: a script that can, saves in mid-epoch."""
 
 
 Order: TypeAlias = Begin | Grant | Acknowledge | Stop | Leave
@@ -140,9 +139,9 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\
 
 
 def plain(text: str, most: int) -> str:
-    """Return a script's text without control sequences, and no longer than `most` bytes in UTF-8.
+    """Return a script's text without control sequences, and of at most `most` bytes in UTF-8.
 
-    A longer one loses its middle, and says so. What UTF-8 can't have is written as an escape.
+    A longer text loses its middle, with a note. Invalid characters become escapes.
     """
     data = _CONTROL.sub("", text).encode("utf-8", "backslashreplace")
     if len(data) > most:
@@ -156,7 +155,7 @@ def plain(text: str, most: int) -> str:
 class Failure:
     """An error of the user's code: one line, and the traceback.
 
-    `peer`: it looks like what a worker meets when another has gone. `unsynced`: the workers of the
+    `peer`: it looks like the consequence of another worker's end. `unsynced`: the workers of the
     trial don't train one model.
     """
 
@@ -174,7 +173,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Lost:
-    """The worker's process is gone, and has said nothing of why."""
+    """The worker's process is gone without reporting why."""
 
     reason: str
 
@@ -189,19 +188,19 @@ Body: TypeAlias = Ready | Epoch | Failure | Done | Lost | Gone
 
 @dataclass(frozen=True)
 class Interruption:
-    """The cloud takes the node's instance back at `due` (Unix time). A message of no session."""
+    """The cloud interrupts the node's instance at `due` (Unix time). Belongs to no session."""
 
     due: float
 
 
 @dataclass(frozen=True)
 class AtRisk:
-    """The cloud says that it may soon take the node's instance back. A message of no session."""
+    """The cloud says that it may soon interrupt the instance. Belongs to no session."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What a person should know of the node, once. A message of no session."""
+    """A note about the node for the user, once. Belongs to no session."""
 
     text: str
 
@@ -211,7 +210,7 @@ OfNode: TypeAlias = Interruption | AtRisk | Remark
 
 @dataclass(frozen=True)
 class Message:
-    """What an agent tells, numbered from 1 on; it keeps it until that number is acknowledged."""
+    """A message of an agent, numbered from 1, which it keeps until it is acknowledged."""
 
     number: int
     session: str
@@ -230,9 +229,9 @@ class Described:
 
 @dataclass(frozen=True)
 class Fork:
-    """Fork a worker with this environment; the socket that it is to speak through comes along.
+    """Fork a worker with this environment; its socket comes along.
 
-    `warm`: it makes its GPU ready at once, before it knows what to train.
+    `warm`: it initialises its GPU at once, before it knows what to train.
     """
 
     name: str
@@ -242,14 +241,14 @@ class Fork:
 
 @dataclass(frozen=True)
 class Warm:
-    """All is imported. `without` says why the user's module isn't; empty where it is."""
+    """Everything is imported. `without` says why the user's module isn't; "" if it is."""
 
     without: str
 
 
 @dataclass(frozen=True)
 class Forked:
-    """The worker runs, the leader of a process group of its own."""
+    """The worker runs, as the leader of its own process group."""
 
     name: str
     pid: int
@@ -264,17 +263,17 @@ class Exited:
 
 
 class Outbox:
-    """What an agent has to tell; any thread may add to it, or wait for more."""
+    """The messages of an agent; any thread may add to it, or wait for more."""
 
     def __init__(self) -> None:
         self._kept: list[Message] = []
         self.last = 0
-        """The number of the youngest."""
+        """The number of the latest message."""
         self._closed = False
         self._changed = threading.Condition()
 
     def add(self, session: str, rank: int, body: Body | OfNode) -> int:
-        """Add a message; returns its number."""
+        """Add a message; return its number."""
         with self._changed:
             self.last += 1
             self._kept.append(Message(self.last, session, rank, body))
@@ -298,12 +297,12 @@ class Outbox:
 
 
 class Acks:
-    """Up to which number messages have been dealt with, where that happens in any order."""
+    """Up to which number all messages are handled, if they are handled in any order."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
         self.received = 0
-        """The number of the youngest that was received."""
+        """The number of the latest received message."""
 
     def receive(self, number: int) -> None:
         self._open.add(number)
@@ -314,5 +313,5 @@ class Acks:
 
     @property
     def acknowledged(self) -> int:
-        """The number up to which all have been."""
+        """The number up to which all are handled."""
         return min(self._open, default=self.received + 1) - 1

@@ -1,7 +1,7 @@
 """MPS for the packed trials of this machine: shares, checks, clean ends.
 
-Every GPU has a daemon (`mps_daemon`), so that what one client does wrong stays on one GPU. Where
-MPS can't be had, trials share a GPU by time-slicing.
+Every GPU has its own daemon (`mps_daemon`), so that a client's fault only affects one GPU. Without
+MPS, trials share a GPU by time slicing.
 """
 
 import math
@@ -16,15 +16,14 @@ _SLICED = "packed trials share it by time-slicing, one after the other and with 
 
 
 class MpsDaemons:
-    """The daemons of this machine's GPUs; a GPU without one is shared by time-slicing.
+    """The daemons of this machine's GPUs; a GPU without one is shared by time slicing.
 
-    A GPU is named by its place in `gpus`. Give the daemons back with `stop`. Not for several
-    threads at once.
+    A GPU is identified by its index in `gpus`. End the daemons with `stop`. Not thread-safe.
 
     Args:
-        folder: theirs alone, for pipes and logs; its path must be short (`LONGEST_FOLDER`).
+        folder: an exclusive folder for pipes and logs, with a short path (`LONGEST_FOLDER`).
         gpus: each gets a daemon.
-        patience: seconds in which a daemon has to answer.
+        patience: seconds within which a daemon must answer.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class MpsDaemons:
         self._gpus = tuple(gpus)
         self._daemons: dict[int, mps_daemon.Daemon] = {}
         self.notice = ""
-        """Why trials share GPUs by time-slicing; empty where MPS does it."""
+        """Why trials share GPUs by time slicing; "" with MPS."""
         control = shutil.which(mps_daemon.CONTROL)
         if not self._gpus:
             self.notice = "no NVIDIA GPU: packed trials share CPU cores"
@@ -53,10 +52,10 @@ class MpsDaemons:
                     self._give_up(place, daemon, error)
 
     def environment(self, gpu: int, share: float) -> dict[str, str]:
-        """Return the variables of a client that has a share (up to 1) of a GPU.
+        """Return the variables of a client with a share (up to 1) of a GPU.
 
-        Under MPS it gets that share of the GPU's threads and of its memory, rounded down. Whoever
-        has a GPU to itself needs no MPS, and is spared the faults of others.
+        With MPS it gets that share of the GPU's threads and memory, rounded down. A client with a
+        whole GPU needs no MPS, and isn't affected by the faults of others.
         """
         alone = {VISIBLE: self._gpus[gpu].uuid}
         daemon = self._daemons.get(gpu)
@@ -75,8 +74,8 @@ class MpsDaemons:
     def check(self) -> list[int]:
         """Restart each daemon that is gone, hangs or has a faulted server; return their GPUs.
 
-        The clients on those GPUs, and no others, have lost their work on the GPU: end them and
-        resume them. A daemon that doesn't come back leaves its GPU to time-slicing, with a notice.
+        Only the clients on those GPUs have lost their work: end and resume them. If a daemon can't
+        be restarted, its GPU is shared by time slicing, with a notice.
         """
         restarted = []
         for place, daemon in list(self._daemons.items()):
@@ -92,23 +91,23 @@ class MpsDaemons:
         return restarted
 
     def has_daemon(self, gpu: int) -> bool:
-        """Return whether packed clients on a GPU share it by MPS."""
+        """Return whether packed clients share a GPU with MPS."""
         return gpu in self._daemons
 
     def is_faulted(self, gpu: int) -> bool:
-        """Return whether the clients on a GPU have lost their work to the fault of any client."""
+        """Return whether a client's fault has ended the work of all clients on a GPU."""
         daemon = self._daemons.get(gpu)
         return daemon is not None and not daemon.is_well()
 
     def release(self, pid: int) -> bool:
-        """Have a client's work taken off its GPU; return whether it was a client.
+        """Remove a client's work from its GPU; return whether it was a client.
 
-        After that it may be killed without harm to its neighbours.
+        After that it can be killed without harming others.
         """
         return any(daemon.release(pid) for daemon in self._daemons.values())
 
     def stop(self) -> None:
-        """End every daemon and its servers; returns when they and their folder are gone."""
+        """End every daemon and its servers; return when they and their folder are gone."""
         for daemon in self._daemons.values():
             daemon.stop()
         self._daemons.clear()

@@ -1,16 +1,16 @@
-"""The control daemon of CUDA MPS on one GPU: started, asked, ended by its own pid.
+"""The control daemon of CUDA MPS on one GPU: started, queried and ended by its pid.
 
 Facts from NVIDIA's "Multi-Process Service" (docs.nvidia.com/deploy/mps, legacy v2 interface):
 
-- A daemon is who answers in its CUDA_MPS_PIPE_DIRECTORY; its pid stands there in
-  nvidia-cuda-mps-control.pid. The daemon starts a server when the first client comes.
-- One client with a fatal fault ends all clients of its server, which refuses new ones (status
-  FAULT) until they all have gone. A daemon per GPU keeps that to one GPU.
-- A client that is killed in the midst of its work may leave the server undefined; after
-  `terminate_client` it has no work left on the GPU, and may be killed.
-- Devices are renumbered under a daemon, so they are named by UUID, by daemon and clients alike.
+- A daemon answers in its CUDA_MPS_PIPE_DIRECTORY; nvidia-cuda-mps-control.pid there has its pid.
+  It starts a server with the first client.
+- A client's fatal fault ends all clients of its server, which refuses new ones (status FAULT) until
+  all are gone. With a daemon per GPU, only one GPU is affected.
+- A client killed in the middle of its work may leave the server in an undefined state. After
+  `terminate_client` it has no work left on the GPU, and can be killed.
+- A daemon renumbers devices, so daemon and clients identify them by UUID.
 
-No GPU is reset, its compute mode stays as it is, and nothing here needs root.
+No GPU is reset, compute modes don't change, and nothing here needs root.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from cloudtune.infra.processes import is_running
 
 CONTROL = "nvidia-cuda-mps-control"
 _PID_FILE = "nvidia-cuda-mps-control.pid"
-# A unix socket's path holds 107 characters; a daemon puts names of up to 40 into its folder.
+# A Unix socket's path has up to 107 characters; a daemon uses names of up to 40 in its folder.
 LONGEST_FOLDER = 60
 START_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
@@ -37,11 +37,11 @@ _POLL_SECONDS = 0.02
 
 
 class NoAnswerError(Exception):
-    """A daemon is gone, hangs, or refused a command; the text says which."""
+    """A daemon is gone, hangs, or refused a command; the message says which."""
 
 
 class Daemon:
-    """The control daemon of one GPU, in a folder of its own."""
+    """The control daemon of one GPU, in its own folder."""
 
     def __init__(self, control: str, folder: Path, gpu: Gpu, patience: float) -> None:
         self._control = control
@@ -54,22 +54,22 @@ class Daemon:
 
     @property
     def directories(self) -> dict[str, str]:
-        """The variables by which a client or a command finds this daemon."""
+        """The variables by which clients and commands find this daemon."""
         return {
             "CUDA_MPS_PIPE_DIRECTORY": str(self._pipes),
             "CUDA_MPS_LOG_DIRECTORY": str(self._logs),
         }
 
     def start(self) -> None:
-        """Start it, in place of one that was left in its folder; returns when it answers.
+        """Start it, replacing one left in its folder; return when it answers.
 
         Raises:
-            NoAnswerError: it doesn't come up.
+            NoAnswerError: it doesn't start.
         """
         self._leader = self._written()
         self.stop()
         self._logs.mkdir(parents=True, exist_ok=True)
-        with (self._logs / "start.log").open("ab") as output:  # a pipe would be held open for ever
+        with (self._logs / "start.log").open("ab") as output:  # a pipe would stay open forever
             try:
                 done = subprocess.run(
                     [self._control, "-d"],
@@ -101,7 +101,7 @@ class Daemon:
             return False
 
     def release(self, pid: int) -> bool:
-        """Take a client's work off the GPU; return whether it is a client of this daemon."""
+        """Remove a client's work from the GPU; return whether it is a client of this daemon."""
         try:
             for server in self._servers():
                 if pid in _numbers(self._ask(f"get_client_list {server}")):
@@ -112,11 +112,11 @@ class Daemon:
         return False
 
     def stop(self) -> None:
-        """End it and its servers: asked first, then by its own pid; its folder goes as well."""
+        """End it and its servers, by request and then by pid, and remove its folder."""
         if self._leader is not None:
             doomed = [self._leader, *{*_children(self._leader), *self._helpers}]
             with contextlib.suppress(NoAnswerError):
-                # Forced after a second: it would wait for clients that can do no more work.
+                # Forced after a second: otherwise it would wait for clients that can't work.
                 self._ask("quit -t 1")
                 waited(lambda: not any(map(is_running, doomed)))
             for process in filter(is_running, doomed):
@@ -180,7 +180,7 @@ def _numbers(answer: str) -> list[int]:
 
 
 def waited(condition: Callable[[], bool], seconds: float = QUIT_SECONDS) -> bool:
-    """Return whether something came to be so in time."""
+    """Return whether a condition became true in time."""
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:

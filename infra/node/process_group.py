@@ -1,7 +1,7 @@
-"""How the workers of a trial find each other: torch.distributed's environment and its group.
+"""How the workers of a trial find each other: torch.distributed's environment and process group.
 
-A worker has the whole environment that torchrun and Ray Train give, before anything of the user's
-is imported: accelerate, Lightning and transformers read from it how many workers there are.
+A worker has the same environment as with torchrun and Ray Train before any of the user's code is
+imported: accelerate, Lightning and transformers read the number of workers from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cloudtune.infra.node.messages import WorkerSlot
 
-# What a script may read of its place among the workers.
+# The variables from which a script may read its place among the workers.
 VARIABLES: Final = frozenset(
     {
         "RANK",
@@ -35,9 +35,9 @@ _JOIN = dt.timedelta(seconds=120)
 
 
 def environment(slot: WorkerSlot, here: int, rendezvous: str) -> dict[str, str]:
-    """Return a worker's part of torch.distributed's environment; `here` workers are on its node.
+    """Return a worker's environment for torch.distributed; `here` workers are on its node.
 
-    They meet at `rendezvous`, "host:port"; one alone gets a port that is free for its own use.
+    They meet at `rendezvous`, "host:port"; a single worker gets a free port.
     """
     host, _, port = (rendezvous or f"127.0.0.1:{free_port('127.0.0.1')}").rpartition(":")
     return {
@@ -54,16 +54,16 @@ def environment(slot: WorkerSlot, here: int, rendezvous: str) -> dict[str, str]:
 
 
 def free_port(address: str) -> int:
-    """Return a port of an address of this machine at which nothing listens now."""
+    """Return a free port of an address of this machine."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
 def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -> Store:
-    """Join the other workers, at a socket that has been listening since before there were any.
+    """Join the other workers, at a socket that has been listening since before they started.
 
-    Returns the store through which they may tell each other more.
+    Returns the store through which they can exchange data.
     """
     import torch  # noqa: PLC0415
 
@@ -80,7 +80,7 @@ def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -
     )
     try:
         store = open_store()
-    except NotImplementedError:  # torch 2.6: by libuv, its default, it takes no open socket
+    except NotImplementedError:  # torch 2.6: with libuv, its default, it takes no open socket
         store = open_store(use_libuv=False)
     cuda = device.startswith("cuda")
     torch.distributed.init_process_group(
@@ -95,9 +95,9 @@ def meet(slot: WorkerSlot, rendezvous: str, listener: int | None, device: str) -
 
 
 def _welcome_second_calls() -> None:
-    """Let a script that makes torch's process group itself have the one that is there.
+    """Give a script that creates torch's process group the existing one.
 
-    Written for torchrun, it calls `init_process_group` where it sees a RANK; torch would refuse.
+    Scripts for torchrun call `init_process_group` if RANK is set, which torch would refuse.
     """
     import torch.distributed  # noqa: PLC0415
 
@@ -112,7 +112,7 @@ def _welcome_second_calls() -> None:
 
 
 class WatchedEnvironment(os._Environ[str]):  # noqa: SLF001  what os.environ is
-    """The environment of this process while it notes which of `VARIABLES` are asked for."""
+    """The environment of this process, which records reads of `VARIABLES`."""
 
     asked: set[str]
 
@@ -123,7 +123,7 @@ class WatchedEnvironment(os._Environ[str]):  # noqa: SLF001  what os.environ is
 
 
 class Watch:
-    """Notes which of `VARIABLES` are read in this process, while it is entered."""
+    """Records, within its context, which of `VARIABLES` this process reads."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()

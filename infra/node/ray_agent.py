@@ -1,4 +1,4 @@
-"""The agent of a node as a Ray actor: beside its sessions it keeps logs and hears of notices."""
+"""The agent of a node as a Ray actor, which also copies logs and watches for notices."""
 
 import contextlib
 import os
@@ -19,23 +19,23 @@ from cloudtune.infra.node.messages import AtRisk, Remark, Training
 from cloudtune.infra.node.spot_notice import interruption, rebalance_recommended, watch_notices
 from cloudtune.train.storage import LOGS
 
-# Both wait, and nothing else may wait for them.
+# Both methods wait, and must not block others.
 GROUPS = {"messages": 4, "hello": 2}
 
 
 def actor_named(name: str, namespace: str) -> Any | None:
-    """Return the actor of that name; None where there is none, or it has just gone."""
+    """Return the actor of that name; None if there is none, or it has just gone."""
     with contextlib.suppress(ValueError):
         return ray.get_actor(name, namespace=namespace)
     return None
 
 
 class NodeAgent(Agent):
-    """An agent as a Ray actor. What workers print is in ~/cloudtune/<run>/ of the node.
+    """An agent as a Ray actor. The output of workers is in ~/cloudtune/<run>/ of the node.
 
-    A user's own machine has it elsewhere (CLOUDTUNE_LOGS). Copies of it go to the run's storage.
-    The `lease` ends the node, `notice` says when its cloud does and `at_risk` whether it may: by
-    default a rented machine's.
+    On a user's own machine it is elsewhere (CLOUDTUNE_LOGS). Copies go to the run's storage. The
+    `lease` ends the node, `notice` says when its cloud will, and `at_risk` whether it may; by
+    default those of a rented machine.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class NodeAgent(Agent):
             self._outbox.add("", 0, Remark(text))
 
     def note_interruption(self, due: float) -> None:
-        """Tell of it, and bring away what the workers have printed."""
+        """Report the interruption, and copy the output of the workers."""
         super().note_interruption(due)
         self._copies.hurry()
 

@@ -1,8 +1,8 @@
-"""The notice that EC2 gives before it takes a spot instance back, read on the instance itself.
+"""EC2's notice before it interrupts a spot instance, read on the instance itself.
 
-The notice stands in the instance metadata, as `spot/instance-action`, about two minutes ahead, and
-often before it a rebalance recommendation: the instance is at elevated risk. Until then these items
-don't exist. AWS advises to look every five seconds. Where there are no metadata, it is a file.
+About two minutes ahead the instance metadata have a notice, `spot/instance-action`, often preceded
+by a rebalance recommendation: the instance is at elevated risk. Until then these items don't exist.
+AWS advises to look every five seconds. Without metadata, the notice is a file.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from pathlib import Path
 
 from cloudtune.infra.node.boot import metadata
 
-# The file to which a notice is written (when it goes, Unix time), where no metadata have it.
+# The file with the notice (the end, Unix time), for clouds without metadata.
 NOTICE_VARIABLE = "CLOUDTUNE_NOTICE"
 POLL_SECONDS = 3.0
 _NOT_FOUND = 404
 
 
 def interruption() -> float | None:
-    """Return when this instance is to be taken back (Unix time); None while there is no notice.
+    """Return when this instance will be interrupted (Unix time); None while there is no notice.
 
-    Never, as infinity, where it isn't spot.
+    inf if it isn't spot.
 
     Raises:
-        OSError: the metadata service can't be asked.
+        OSError: the metadata service can't be reached.
     """
     if file := os.environ.get(NOTICE_VARIABLE):
         path = Path(file)
@@ -46,9 +46,9 @@ def rebalance_recommended() -> bool:
     """Return whether EC2 says that this spot instance is at elevated risk.
 
     Raises:
-        OSError: the metadata service can't be asked.
+        OSError: the metadata service can't be reached.
     """
-    in_file = NOTICE_VARIABLE in os.environ  # a file has the time of the end alone
+    in_file = NOTICE_VARIABLE in os.environ  # a file only has the time of the end
     return not in_file and _item("events/recommendations/rebalance") is not None
 
 
@@ -72,9 +72,9 @@ def watch_notices(
 ) -> None:
     """Look for the notice every `seconds` until there is one, and report it once.
 
-    `tell(due)` is called with the Unix time at which the instance goes, as `look` says it. Where
-    that is never, this returns at once. Before that `warn()` is called, once, if the instance is
-    `at_risk`. What gives no answer is asked again.
+    `tell(due)` is called with the Unix time of the interruption, from `look`. If that is never,
+    this returns at once. Before, `warn()` is called once if the instance is `at_risk`. Failed looks
+    are repeated.
     """
     due = None
     warned = False

@@ -1,8 +1,8 @@
-"""This machine as the one instance: what it has, what it costs, and what its trials see of it.
+"""This machine as an instance: what it has, what it costs, and what its trials see.
 
-This machine is rented like any other, from an EC2 of its own that runs here (`service`), so that a
-run on a workstation goes the same way as one in the cloud. Only its environment differs: it is the
-user's own, with their home, their caches and their GPUs.
+This machine is rented like any other, from its own emulated EC2 (`service`), so a run on a
+workstation works like one in the cloud. Only its environment differs: it is the user's own, with
+their home, their caches and their GPUs.
 """
 
 import os
@@ -21,10 +21,10 @@ from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import Gpu, own_gpus
 from cloudtune.model.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 
-# In the environment of this machine's processes as an instance.
+# Set in the environment of this machine's processes as an instance.
 VARIABLE = "CLOUDTUNE_LOCAL"
 _KEPT = "CLOUDTUNE_KEPT_"
-# Of the user's shell or of another cluster: they would lead bash, or Ray, elsewhere.
+# Variables of the user's shell or of another cluster, which would mislead bash or Ray.
 _LEFT_OUT = ("BASH_ENV", "ENV", "CLOUDTUNE_EMULATOR_LOG")
 _CGROUP = Path("/sys/fs/cgroup/cpu.max")
 
@@ -36,10 +36,10 @@ def is_local(instance_type: str) -> bool:
 
 @cache
 def this_machine(slots: int | None = None) -> InstanceType:
-    """Return this machine as an instance type, named by what it has: local-2x-a10g, local-8x-cpu.
+    """Return this machine as an instance type, named by its GPUs: local-2x-a10g, local-8x-cpu.
 
-    `slots` is how many of its GPUs may be used, or how many trials share its cores where it has
-    no GPU; None is all of them. A profile goes by the name, so one of other GPUs isn't taken.
+    `slots` is how many of its GPUs may be used, or how many trials share its cores without a GPU;
+    None means all. Profiles are keyed by the name, so one of other GPUs isn't used.
 
     Raises:
         UsageError: it has fewer GPUs.
@@ -65,7 +65,7 @@ def this_machine(slots: int | None = None) -> InstanceType:
 
 
 def catalog(region: str, slots: int | None, usd_per_hour: float) -> Catalog:
-    """Return the one offer there is: this machine, by the second, with no minimum."""
+    """Return the only offer: this machine, by the second, without a minimum."""
     machine = this_machine(slots)
     offer = Offer(machine, "on-demand", region, usd_per_hour, minimum_seconds=0.0)
     source = "this machine" if usd_per_hour else "this machine, which costs nothing"
@@ -73,7 +73,7 @@ def catalog(region: str, slots: int | None, usd_per_hour: float) -> Catalog:
 
 
 def model(gpu: Gpu) -> str:
-    """Return a GPU's model as our price table writes it: "a10g" for "NVIDIA A10G"."""
+    """Return a GPU's model as in our price table: "a10g" for "NVIDIA A10G"."""
     words = re.sub(r"\b(nvidia|tesla|geforce)\b", " ", gpu.name.lower()).split()
     name = "-".join(words) or "gpu"
     name = re.sub(r"-(sxm\d*|pcie?|nvl|\d+gb|hbm\d*e?)\b.*", "", name)
@@ -81,7 +81,7 @@ def model(gpu: Gpu) -> str:
 
 
 def cores() -> int:
-    """Return the cores that this process may use: of its affinity, and of its container's quota."""
+    """Return the cores that this process may use, by its affinity and its container's quota."""
     # macOS has no affinity.
     has_affinity = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
@@ -93,22 +93,22 @@ def cores() -> int:
 
 
 def physical_cores() -> int:
-    """Return as many of `cores()` as do arithmetic at once: two hyperthreads are one, for torch."""
+    """Return how many of `cores()` are physical: for torch, two hyperthreads count as one."""
     whole = psutil.cpu_count(logical=False)
     threads = psutil.cpu_count()
     return max(1, cores() * whole // threads) if whole and threads else cores()
 
 
 def kept_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return variables of the caller under other names, past who mustn't have them."""
+    """Return variables of the caller under other names, hidden from programs in between."""
     return {_KEPT + name: os.environ[name] for name in names if name in os.environ}
 
 
 def environment(folder: Path, metadata: str) -> dict[str, str]:
-    """Return the environment of this machine as an instance: the user's, and where its cloud is.
+    """Return the environment of this machine as an instance: the user's, and its cloud's address.
 
-    AWS is left as the user has it, for checkpoints and data; only our own metadata are here, at
-    the address `metadata`.
+    The user's AWS settings stay, for checkpoints and data; only our own metadata are here, at the
+    address `metadata`.
     """
     own = {
         name: value
@@ -119,10 +119,10 @@ def environment(folder: Path, metadata: str) -> dict[str, str]:
     proxied = own.get("no_proxy") or own.get("NO_PROXY") or ""
     past_proxies = ",".join(filter(None, (proxied, "127.0.0.1", "localhost")))
     return {
-        # gloo binds to the address of the host name by default, which may be none of this machine's
+        # By default gloo binds to the host name's address, which may not be this machine's.
         "GLOO_SOCKET_IFNAME": "lo",
         **own,
-        # Its own `shutdown` first: when this instance ends, the machine stays.
+        # Its own `shutdown` comes first: when this instance ends, the machine stays.
         "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}",
         "no_proxy": past_proxies,
         "NO_PROXY": past_proxies,

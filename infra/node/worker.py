@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from cloudtune.model.events import EpochReport
 
 
-# What a stopped worker has to bring its last checkpoint into the storage.
+# Seconds for a stopped worker to upload its last checkpoint.
 STOP_SECONDS = 6.0
-# Has a worker write the stack of each of its threads to its log; with the GIL held, too.
+# Makes a worker write the stacks of its threads to its log, even with the GIL held.
 STACKS = signal.SIGQUIT
 _LINE_BYTES = 4096
 _TEXT_BYTES = 65536
@@ -50,11 +50,11 @@ _TWO_ON_ONE_GPU = (
     "two workers of the trial are on one GPU, which nccl refuses; have each take the device of "
     "cloudtune.train.torch.get_device(), or the GPU of its LOCAL_RANK"
 )
-# What to do, by what a library says in an error.
+# What to do, by the text of a library's error.
 _HINTS = {
     # NCCL's own words ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000").
     "Duplicate GPU detected": _TWO_ON_ONE_GPU,
-    # Of torch's DistributedDataParallel, whose message is a page that ends with other advice.
+    # From torch's DistributedDataParallel, whose message is a page that ends with other advice.
     "has parameters that were not used in producing loss": (
         "a step left parameters of the model out, and the workers wait for their gradients; write "
         "prepare_model(model, find_unused_parameters=True)"
@@ -82,7 +82,7 @@ def preload(train: str) -> None:
 
 
 def warm_up() -> None:
-    """Make the GPU of this process ready: seconds that a resize then needn't wait for."""
+    """Initialise the GPU of this process, which saves a resize some seconds."""
     import torch  # noqa: PLC0415
 
     torch.zeros(1, device="cuda:0")
@@ -90,9 +90,9 @@ def warm_up() -> None:
 
 
 class Worker:
-    """Trains one session in this process, as the agent at the other end of the connection says.
+    """Trains one session in this process, on orders of the agent at the other end of a connection.
 
-    The worker ends the process when it gets a stop order, or the agent is gone.
+    It ends the process on a stop order, or if the agent is gone.
     """
 
     def __init__(self, connection: Connection[messages.Body, messages.Order]) -> None:
@@ -103,7 +103,7 @@ class Worker:
         self._granted = 0
 
     def run(self) -> None:
-        """Wait for what to train, and train it to its end."""
+        """Wait for the trial, and train it to its end."""
         begin = self._connection.recv()
         if not isinstance(begin, messages.Begin):
             return
@@ -144,10 +144,10 @@ class Worker:
                     case messages.Stop():
                         self._stop()
         except (EOFError, OSError):
-            os._exit(1)  # the agent is gone, and could not report what is trained here
+            os._exit(1)  # the agent is gone, and can't report any more
 
     def _stop(self) -> None:
-        """End this process; a script that waits for a grant is unwound in order."""
+        """End this process; unwind a script that waits for a grant in order."""
         give_up = time.monotonic() + STOP_SECONDS
         with self._opening:
             session = self._session
@@ -197,7 +197,7 @@ class Worker:
         session.run(function, nested(begin.command.config))
 
     def _open_for(self, session: Session | CommandRun, begin: messages.Begin) -> None:
-        """Let what trains hear of orders, those included that have come already."""
+        """Pass orders to the session, including those that have come already."""
         with self._opening:
             self._session = session
             session.grant(max(self._granted, begin.command.until_epoch))
@@ -224,7 +224,7 @@ class Worker:
 
 
 def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
-    """Return what a session needs to know of its trial and its place in it, as JSON."""
+    """Return a session's trial, and its place in it, as JSON."""
     training = begin.training
     slot = begin.slot
     command = begin.command
@@ -249,7 +249,7 @@ def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
 
 
 def failure_of(error: BaseException, world_size: int) -> messages.Failure:
-    """Return an error that ended the user's function, in text that any file and terminal takes."""
+    """Return the error that ended the user's function, in text for any file and terminal."""
     failure = _failure_of(error, world_size)
     line = messages.plain(failure.error, _LINE_BYTES)
     trace = messages.plain(failure.traceback, _TEXT_BYTES)
@@ -258,7 +258,7 @@ def failure_of(error: BaseException, world_size: int) -> messages.Failure:
 
 def _failure_of(error: BaseException, world_size: int) -> messages.Failure:
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    # Below an error of CUDA torch gives three lines of general advice.
+    # After a CUDA error torch adds three lines of general advice.
     line = next((text for text in lines if "CUDA error: " in text), lines[-1])
     texts = [f"{type(cause).__name__}: {cause}" for cause in _chain(error)]
     memory = any(word in text for text in texts for word in ("OutOfMemoryError", *_NO_MEMORY))
@@ -269,13 +269,13 @@ def _failure_of(error: BaseException, world_size: int) -> messages.Failure:
     if several is not None:
         return messages.Failure(str(several), trace, unsynced=True)
     hint = next((_HINTS[said] for said in _HINTS for text in texts if said in text), "")
-    if hint:  # the script's own, though nccl tells of it as of a peer that is gone
+    if hint:  # the script's own error, though NCCL reports a lost peer
         return messages.Failure(f"{type(error).__name__}: {hint}", trace)
     return messages.Failure(line, trace, memory, peer=world_size > 1 and broken and not memory)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Give an error, what it came from, and so on."""
+    """Yield an error, its cause, and so on."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -283,7 +283,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def leave() -> None:
-    """End this process now, without the interpreter's own slow farewell."""
+    """End this process now, without the interpreter's slow shutdown."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

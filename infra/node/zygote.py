@@ -1,9 +1,8 @@
-"""The process from which all workers of a node are forked: what they import is imported once.
+"""The process from which all workers of a node are forked, so that their imports happen once.
 
-The zygote has one thread, runs no torch operation and touches no GPU, so that a fork of it is as
-good as a fresh process: a few milliseconds instead of seconds, and the imported pages are shared.
-The user's module is imported too, where that leaves it so; else the process restarts itself
-without.
+The zygote has one thread, runs no torch operation and uses no GPU, so a fork of it is as good as a
+fresh process: it takes milliseconds instead of seconds, and shares the imported pages. The user's
+module is imported too, if that keeps these properties; otherwise the process restarts without it.
 """
 
 import argparse
@@ -37,10 +36,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Zygote:
-    """Forks what it is asked to, and tells of ends, until the agent at the other end is gone.
+    """Forks on request, and reports ends, until the agent at the other end is gone.
 
-    Processes that a script detaches (setsid, a double fork) become children of their worker, and
-    of the zygote once that has ended: so they are found, and end with their worker.
+    Processes that a script detaches (setsid, a double fork) become children of their worker, and of
+    the zygote once that has ended. So they are found, and end with their worker.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -48,10 +47,10 @@ class Zygote:
         self._children: dict[int, str] = {}
         self._wake, self._waker = socket.socketpair()
         _adopt_orphans()
-        self._imported = _children()  # of what the user's module started as it was imported
+        self._imported = _children()  # processes that importing the user's module started
 
     def serve(self, without: str) -> None:
-        """Fork until the agent is gone; all workers are ended then."""
+        """Fork until the agent is gone, then end all workers."""
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -97,7 +96,7 @@ class Zygote:
 
     def _become_worker(self, order: Fork, fd: int, parent: int) -> NoReturn:
         try:
-            # The kernel kills this process when its parent dies, however that comes about.
+            # The kernel kills this process when its parent dies for any reason.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
@@ -122,7 +121,7 @@ class Zygote:
 
     def _reap(self) -> None:
         for pid in list(self._children):
-            # Until it is reaped its number isn't given again: what is in its group is its own.
+            # Until it is reaped its pid isn't reused, so everything in its group is its own.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 _kill_group(pid)
                 _, status = os.waitpid(pid, 0)
@@ -132,9 +131,9 @@ class Zygote:
         self._end_strays()
 
     def _end_strays(self) -> bool:
-        """End what workers that are gone have left; whether there was anything.
+        """End processes left by dead workers; return whether there were any.
 
-        What these have left in their turn is ours at the next SIGCHLD.
+        Their own children become ours at the next SIGCHLD.
         """
         strays = _children() - self._children.keys() - self._imported
         for pid in strays:
@@ -155,12 +154,12 @@ def _children() -> set[int]:
 
 
 def _adopt_orphans() -> None:
-    """Have the kernel give this process the descendants whose own parent has ended."""
+    """Make this process the parent of descendants whose parent has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def import_all() -> None:
-    """Import what every worker needs, and what torch itself would import at the first step."""
+    """Import what every worker needs, and what torch would import at the first step."""
     import pyarrow.fs  # noqa: F401, PLC0415
     import torch._dynamo  # noqa: PLC0415  a second, at the first step of an optimizer
     import torch.distributed  # noqa: PLC0415
@@ -168,7 +167,7 @@ def import_all() -> None:
 
 
 def import_users(train: str) -> str:
-    """Import the user's module; return why this process can't fork workers now, or nothing."""
+    """Import the user's module; return why this process can't fork workers now, or ""."""
     if not train:
         return ""
     threads = _threads()
@@ -194,7 +193,7 @@ def _threads() -> int:
 
 
 def _has_cuda() -> bool:
-    """Whether this process has a CUDA context or has asked the driver for anything."""
+    """Whether this process has a CUDA context or has called the driver."""
     import torch  # noqa: PLC0415
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -241,23 +240,23 @@ def main() -> None:
     be_as_our_user()  # the script is theirs
     environment = dict(os.environ)
     folder = Path.cwd()
-    # Without this, to ask whether there is a GPU would spoil CUDA for every forked process.
+    # Without this, checking for a GPU would break CUDA in every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import_all()
     without = given.without or import_users(given.train)
     if without and not given.without:
         os.chdir(folder)
-        # The same process once more: the agent's requests wait.
+        # Restart in the same process: the agent's requests wait.
         again = command(given.control, given.train, without)
         os.execve(sys.executable, again, environment)  # noqa: S606
     gc.collect()
-    gc.freeze()  # pages of what is imported stay shared: no collection writes to them
+    gc.freeze()  # imported pages stay shared, because collections don't write to them
     control = socket.socket(fileno=given.control)
     Zygote(control).serve(without)
 
 
 def command(control: int, train: str, without: str) -> list[str]:
-    """Return the command of a zygote: its socket's descriptor, and as the options of `main`."""
+    """Return the command of a zygote: its socket's descriptor, and the options of `main`."""
     program = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
     return [*program, "--control", str(control), "--train", train, "--without", without]
 

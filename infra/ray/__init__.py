@@ -1,1 +1,1 @@
-"""A Ray cluster that somebody else runs, as a cloud: its nodes' GPUs are reserved through Ray."""
+"""An existing Ray cluster as a cloud: its nodes' GPUs are reserved through Ray."""

@@ -34,9 +34,9 @@ _LIVE = {"DEPENDENCIES_UNREADY": QUEUED, "PENDING_CREATION": QUEUED, "ALIVE": "r
 _POLL_SECONDS = 0.2
 # What Ray may take to find GPUs that are free.
 _SHORT_SECONDS = 5.0
-# What a node that the autoscaler brings may take, or an environment that Ray makes on one.
+# Maximum seconds for a node from the autoscaler, or for an environment that Ray builds on one.
 _LONG_SECONDS = 900.0
-# What a process may take to start on a node whose GPUs it has, by a Python that is there.
+# Maximum seconds for a process to start on a node whose GPUs it has, with an existing Python.
 _START_SECONDS = 60.0
 _END_SECONDS = 2.0
 
@@ -46,12 +46,12 @@ class NoRoomError(CloudtuneError):
 
 
 class NoStartError(CloudtuneError):
-    """What runs on the node can't be started there, now or later."""
+    """A process can't be started on the node, now or later."""
 
 
 @contextlib.contextmanager
 def driver(address: str, code: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Be a driver of the cluster meanwhile, if this process isn't one."""
+    """Be a driver of the cluster within the context, unless this process is one already."""
     if ray.is_initialized():
         yield
         return
@@ -63,7 +63,7 @@ def driver(address: str, code: Mapping[str, Any] | None = None) -> Iterator[None
 
 
 def join(address: str, code: Mapping[str, Any]) -> None:
-    """Be a driver of the cluster, that brings code, and this very cloudtune."""
+    """Join the cluster as a driver that provides code and this version of cloudtune."""
     ours = str(Path(__file__).parents[2])
     ray.init(
         address=address,
@@ -76,7 +76,7 @@ def join(address: str, code: Mapping[str, Any]) -> None:
 
 
 class RayCalls(Calls):
-    """The calls of a cluster: each instance is an actor, whose name says all that tags do."""
+    """The calls to a cluster: each instance is an actor, whose name has the tags."""
 
     errors: tuple[type[Exception], ...] = (NoRoomError, NoStartError, RayError, ConnectionError)
     _kinds: ClassVar[Mapping[str, RefusalKind]] = {"NoRoomError": "capacity", RELEASED: "busy"}
@@ -96,8 +96,8 @@ class RayCalls(Calls):
         """Reserve GPUs of a node, once there are any.
 
         Raises:
-            NoRoomError: there are none now, and no autoscaler brings some in time.
-            NoStartError: what is to run there fails as it starts.
+            NoRoomError: there are none now, and no autoscaler adds some in time.
+            NoStartError: its process fails to start.
         """
         kind = request["kinds"][request["instance_type"]]
         gpus = kind["gpus"]
@@ -135,7 +135,7 @@ class RayCalls(Calls):
                 time.sleep(_POLL_SECONDS)
 
     def _is_starting(self, gpus: int) -> bool:
-        """Whether Ray has GPUs for one of those of ours that aren't there yet."""
+        """Whether Ray has GPUs for one of our pending instances."""
         queued = [it for it in self.ours(ended=False) if it.state == QUEUED]
         return self.view.waiting(gpus) < len(queued)
 
@@ -163,12 +163,12 @@ class RayCalls(Calls):
         return [it for it in self.view.actors(state) if it["Name"].startswith(_MARK)]
 
     def alive(self, run: str) -> dict[str, Instance]:
-        """Return the instances of a run that are there, by the names of their actors."""
+        """Return the live instances of a run, by the names of their actors."""
         alive = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
         return {name: it for name, it in alive.items() if it.run == run}
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """End the actors of these instances, and with them what trains there."""
+        """End the actors of these instances, with their trials."""
         live = [it["Name"] for state in _LIVE for it in self._marked(state)]
         names = [name for name in live if _id(name) in ids]
         if not names:
@@ -183,7 +183,7 @@ class RayCalls(Calls):
 
 
 def _why(actor: Mapping[str, Any]) -> CloudtuneError:
-    """Return the error of an instance that has ended before it began."""
+    """Return the error of an instance that ended before it began."""
     cause = actor["DeathCause"]
     broken = cause.runtime_env_failed_context.error_message
     broken = broken or cause.creation_task_failure_context.formatted_exception_string

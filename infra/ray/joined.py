@@ -1,4 +1,4 @@
-"""The cluster of a run where somebody else runs it: joined, and left as it was found."""
+"""An existing cluster of a run: joined, and left as it was found."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ _GONE = "its actor is gone"
 
 
 class JoinedCluster:
-    """A Ray cluster that a run shares. What the run has asked for stands in the cluster itself."""
+    """A Ray cluster that a run shares. The cluster itself has the run's requests."""
 
     running = True
 
@@ -50,10 +50,10 @@ class JoinedCluster:
         return frozenset(asked | self._asking)
 
     def connect(self, directory: Path) -> None:
-        """Join as a driver. The folder is copied first: Ray's patterns would go for our code too.
+        """Join as a driver. The folder is copied first: Ray's patterns would match our code too.
 
         Raises:
-            UsageError: the cluster's Ray or Python is another one.
+            UsageError: the cluster has another Ray or Python.
         """
         self._calls.view.check_versions()
         os.environ.update(PATIENCE)
@@ -71,13 +71,13 @@ class JoinedCluster:
         return False
 
     def alive(self) -> bool:
-        """Whether it has answered lately."""
+        """Whether the cluster has answered lately."""
         return self.answers() or time.monotonic() < self._answered_at + _SILENT_SECONDS
 
     def want(self, launch: Launch, until: float) -> None:
-        """Reserve a node for an intent, by a thread of its own, unless that was done before.
+        """Reserve a node for an intent in a separate thread, unless that was done before.
 
-        What another controller left waiting is waited for again.
+        Pending requests of another controller are waited for again.
         """
         ours = {instance.intent: instance for instance in self._calls.ours(self.rental.run)}
         there = ours.get(launch.intent)
@@ -125,7 +125,7 @@ class JoinedCluster:
         self._calls.terminate(sorted(doomed))
 
     def nodes(self) -> list[JoinedNode]:
-        """Return those whose actors live; and, as lost, those that lived before."""
+        """Return the nodes with live actors; and, as lost, those that lived before."""
         with contextlib.suppress(*self._calls.errors):  # asked again soon
             alive = self._calls.alive(self.rental.run)
             self._names |= {it.id: name for name, it in alive.items()}
@@ -148,4 +148,4 @@ class JoinedCluster:
         yield False
 
     def stop(self) -> None:
-        """Do nothing: the cluster is somebody else's."""
+        """Do nothing: the cluster isn't ours."""

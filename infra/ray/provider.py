@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  a cluster needs few of the arguments
-"""A Ray cluster that somebody else runs, as a cloud: its nodes are instances to reserve."""
+"""An existing Ray cluster as a cloud: its nodes are instances to reserve."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RayCluster(Provider):
-    """The cluster at `cloud.address`: what it has is reserved, and what it may have asked for."""
+    """The cluster at `cloud.address`: its nodes are reserved, and further ones requested."""
 
     name = "ray"
     asks_first = ""
@@ -35,7 +35,7 @@ class RayCluster(Provider):
     has_gpus = True
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
-        """Return the types of the nodes that are there, and those that the experiment names."""
+        """Return the types of the present nodes, and those that the experiment names."""
         offers = tuple(
             Offer(kind, "on-demand", settings.region, price, minimum_seconds=0.0)
             for kind, price in _kinds(settings, _view(settings).nodes())

@@ -1,1 +1,1 @@
-"""What an AWS account needs for cloudtune: looked at, made, taken away again."""
+"""The resources of an AWS account for cloudtune: checked, created and deleted."""

@@ -1,4 +1,4 @@
-"""What an account has of the things that cloudtune needs; nothing here changes anything."""
+"""Which resources for cloudtune an account has; nothing here changes anything."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ _ABSENT = {
     "ServerSideEncryptionConfigurationNotFoundError",
 }
 
-# Of vCPUs, by market and class: the code and the name that Service Quotas has for them (EC2 user
-# guide, EC2 instance type quotas); the codes are those of several public scripts of 2026.
+# The vCPU quotas by market and class: code and name in Service Quotas (EC2 user guide, EC2 instance
+# type quotas); the codes are those of several public scripts of 2026.
 QUOTAS: Mapping[str, tuple[str, str]] = {
     "on-demand g": ("L-DB2E81BA", "Running On-Demand G and VT instances"),
     "spot g": ("L-3819A6DF", "All G and VT Spot Instance Requests"),
@@ -45,12 +45,12 @@ QUOTAS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Inventory:
-    """What there is in a region. `vpc`, `group` and `image` are ids, None if there is none.
+    """The resources in a region. `vpc`, `group` and `image` are ids, None if there is none.
 
-    `settings` are those of the stack, else of a first setup; `is_current` says whether the stack is
-    what setup would write today. `visitors` are address ranges and groups that may reach instances
+    `settings` are those of the stack, or of a first setup; `is_current` says whether the stack is
+    what setup would create today. `visitors` are address ranges and groups that can reach instances
     from outside. `bucket_key` is the key that encrypts the bucket's objects, None for AWS's own.
-    `quotas` are vCPUs. `unknown` has the reason for whatever couldn't be read.
+    `quotas` are vCPUs. `unknown` has the reasons for whatever couldn't be read.
     """
 
     caller: str
@@ -75,14 +75,14 @@ class Inventory:
         return self.settings.place
 
     def template_for(self, named: Mapping[str, Any]) -> Document:
-        """Return the template that setup deploys; fields of the place that aren't named stay."""
+        """Return the template that setup deploys; fields of the place that aren't given stay."""
         place = replace(self.place, **named)
         return template(place, with_bucket=self.has_own_bucket or not self.bucket)
 
     def parameters_for(
         self, clients: Clients, vpc: str | None, subnets: Sequence[str]
     ) -> dict[str, str]:
-        """Return the template's parameters; what isn't named stays as in the last setup.
+        """Return the template's parameters; what isn't given stays as in the last setup.
 
         Raises:
             UsageError: there is no VPC; a subnet isn't in it, several are in one zone, or it has
@@ -106,7 +106,7 @@ class Inventory:
 
 
 def identity(clients: Clients) -> Mapping[str, str]:
-    """Return who calls AWS from here: `Account` and `Arn`.
+    """Return the caller's identity: `Account` and `Arn`.
 
     Raises:
         UsageError: no credentials, or no network.
@@ -123,7 +123,7 @@ def identity(clients: Clients) -> Mapping[str, str]:
 
 
 def inventory_of(clients: Clients, region: str) -> Inventory:
-    """Return what an account has in a region.
+    """Return the inventory of an account in a region.
 
     Raises:
         UsageError: no credentials, or no network.
@@ -136,9 +136,9 @@ def inventory_of(clients: Clients, region: str) -> Inventory:
     shared = replace(settings.place, shared_namespace=True)
     if settings.storage:
         named_before = settings.storage.startswith(f"s3://{shared.bucket}/")
-    else:  # a stack that was deleted may have left its bucket
+    else:  # a deleted stack may have left its bucket
         named_before = reader(f"bucket {shared.bucket}", partial(reader.has_left, shared))
-    if named_before:  # by a set-up up to 0.2.0: it stays with its contents
+    if named_before:  # by a set-up before 0.3: it stays with its contents
         settings = replace(settings, place=shared)
     place = settings.place
     written = reader("its template", partial(stack.body, clients)) if outputs else None
@@ -201,10 +201,10 @@ def all_types() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RunDefaults:
-    """What runs use where an experiment names nothing: fields of `cloud`, and a storage.
+    """The defaults of runs from the account: fields of `cloud`, and a storage.
 
-    `storage` is "" without a stack, `disk_gb` the size of the image's root disk if AWS says it,
-    `request` what launches ask for so that the stack's key encrypts that disk.
+    `storage` is "" without a stack, `disk_gb` the size of the image's root disk, if AWS says it,
+    `request` the part of launches that makes the stack's key encrypt that disk.
     """
 
     cloud: Mapping[str, Any]
@@ -214,12 +214,12 @@ class RunDefaults:
 
 
 def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefaults:
-    """Return what setup created in a region; nothing where the caller may not read it.
+    """Return the defaults from setup in a region; none if the caller may not read them.
 
     `own_image` is the experiment's, if it names one.
 
     Raises:
-        UsageError: disks are to be encrypted, and the image's can't be looked at.
+        UsageError: disks must be encrypted, and the image's can't be read.
     """
     clients = Clients(endpoint)
     reader = _Reader(clients)
@@ -246,7 +246,7 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
 
 
 def disk_request(disk: "Disk", kms: str) -> dict[str, Any]:
-    """Return what a launch asks for so that a key encrypts its root disk; {} without a key.
+    """Return the part of a launch that makes a key encrypt its root disk; {} without a key.
 
     Raises:
         UsageError: AWS doesn't say what the image's root disk is.
@@ -280,7 +280,7 @@ class Disk(NamedTuple):
 
 
 def root_disk(clients: Clients, image: str) -> Disk:
-    """Return the root disk of an image, as far as AWS lets the caller see it."""
+    """Return the root disk of an image, as far as the caller may see it."""
     reader = _Reader(clients)
     asked = partial(clients["ec2"].describe_images, ImageIds=[image])
     (described,) = (reader(image, asked) or {}).get("Images") or [{}]
@@ -292,7 +292,7 @@ def root_disk(clients: Clients, image: str) -> Disk:
 
 
 class _Reader:
-    """Reads one thing at a time; returns None for what isn't there, and notes what failed."""
+    """Reads one resource at a time; returns None if it is missing, and records failures."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -330,7 +330,7 @@ class _Reader:
         try:
             return self.has_bucket(shared)
         except ClientError:
-            return False  # another account's, or there is none
+            return False  # it is another account's, or there is none
 
     def has_bucket(self, place: Place) -> bool:
         """Return whether the account has its bucket; anyone could have taken the name before."""
@@ -381,7 +381,7 @@ _SETUP = "`cloudtune aws setup` creates it"
 
 @dataclass(frozen=True)
 class InventoryLine:
-    """One thing: whether it is there, missing, or unknown; and what to say about it."""
+    """One resource: whether it exists, is missing, or is unknown; and a text about it."""
 
     state: Literal["ok", "missing", "unknown"]
     what: str
@@ -389,7 +389,7 @@ class InventoryLine:
 
 
 def lines(account: Inventory) -> list[InventoryLine]:
-    """Return everything there is to say of an account, in the order in which runs need it."""
+    """Return lines on all resources of an account, in the order in which runs need them."""
     all_lines = list(_resources(account))
     for name, vcpus in account.quotas.items():
         code, title = QUOTAS[name]

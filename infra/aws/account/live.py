@@ -23,10 +23,10 @@ from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
 
 RUN = "aws-check"
-# After this time the instance ends itself, whatever happens to its launcher.
+# After this many seconds the instance ends itself, whatever happens to its launcher.
 LIVES_SECONDS = 600.0
 _PATIENCE = {"listed": 60.0, "wrote": 300.0, "console": 90.0, "gone": 180.0}
-# Seconds between two looks at what still lives.
+# Seconds between two looks at live instances.
 _PAUSE = 1.0
 
 _SCRIPT = """
@@ -60,7 +60,7 @@ print("cloudtune-check wrote", flush=True)
 
 @dataclass(frozen=True)
 class Answer:
-    """One call: the answer that was expected, the one that came, and whether they agree."""
+    """One call: the expected answer, the actual one, and whether they agree."""
 
     call: str
     expected: str
@@ -71,9 +71,9 @@ class Answer:
 
 @dataclass
 class LiveCheck:
-    """The calls of one check of an account; what it launches ends with `calls`.
+    """The calls of one check of an account; `calls` ends everything that it launches.
 
-    `stamp` tells its names from those of other checks.
+    `stamp` makes its names unique.
     """
 
     clients: Clients
@@ -93,7 +93,7 @@ class LiveCheck:
         self._began = time.time()
 
     def plan(self) -> list[str]:
-        """Return what will be done, and what it costs, in words."""
+        """Return what will be done and its cost, in words."""
         place = self.account.place
         dollars = pricing.HEAD_USD_PER_HOUR.get(self._type)
         price = "its price" if dollars is None else f"${dollars:.4g} an hour: ${dollars / 60:.3f}"
@@ -105,9 +105,9 @@ class LiveCheck:
         ]
 
     def calls(self) -> Generator[Answer]:
-        """Make the calls, and yield the answer of each; always ends what was launched.
+        """Make the calls, and yield the answer of each; always end what was launched.
 
-        After a crash `cloudtune status` and `gc` find it by its tag, as any instance.
+        After a crash `cloudtune status` and `gc` find the instance by its tag, like any other.
         """
         try:
             for call, expected, pattern, make in self._steps():
@@ -126,7 +126,7 @@ class LiveCheck:
                 self.clients["s3"].delete_object(Bucket=self.account.place.bucket, Key=self._key)
 
     def _steps(self) -> Iterator[tuple[str, str, str, Callable[[], str]]]:
-        """Yield calls: a name, what is expected in words and as a pattern, and the call itself."""
+        """Yield calls: a name, the expectation in words and as a pattern, and the call itself."""
         mismatch = "IdempotentParameterMismatch"
         same = "the same id"
         yield "RunInstances, DryRun", "DryRunOperation", "DryRunOperation", self._dry_run
@@ -142,7 +142,7 @@ class LiveCheck:
         yield "TerminateInstances once more", "no error", "no error", self._end
 
     def _end_all(self) -> None:
-        """End what was launched; a new instance isn't visible to every call at once."""
+        """End what was launched; a new instance isn't visible to every call at first."""
         give_up = time.monotonic() + _PATIENCE["listed"]
         while self._has_launched and time.monotonic() < give_up:
             with contextlib.suppress(*CALL_ERRORS):

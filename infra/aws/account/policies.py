@@ -1,4 +1,4 @@
-"""IAM policies for people, heads and other instances: no more rights than their work needs.
+"""IAM policies for people, heads and other instances, with least privilege.
 
 Actions, resource types and condition keys are those of the Service Authorization Reference (Amazon
 EC2, S3, IAM, CloudFormation, Systems Manager, Price List, Service Quotas), written from memory:
@@ -19,14 +19,14 @@ POLICY: Final = "cloudtune"
 GROUP: Final = "cloudtune"
 PREFIX: Final = "cloudtune"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
-# What heads and people keep in a run's folder `head` (`infra.heads.store`, a layer above).
+# The files of heads and people in a run's folder `head` (`infra.heads.store`, a layer above).
 HEAD_FILES: Final = (
     *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
     "record/*",
 )
 
-# Regions in which accounts have no namespace of their own for buckets ("Namespaces for general
-# purpose buckets", S3 user guide, 2026-11).
+# Regions without account namespaces for buckets ("Namespaces for general purpose buckets", S3 user
+# guide, 2026-11).
 _SHARED_NAMESPACE_ONLY = ("me-central-1", "me-south-1")
 _VERSION = "2012-10-17"
 _LAUNCHED_FROM = (
@@ -43,7 +43,7 @@ _LAUNCHED_FROM = (
 
 @dataclass(frozen=True)
 class Place:
-    """An account and a region, and what setup calls its resources there.
+    """An account and a region, and the names of setup's resources there.
 
     `types` are patterns of the instance types that runs may rent, `path` is that of the roles,
     `boundary` the ARN of their permissions boundary ("" without). `tags` go onto everything that
@@ -70,7 +70,7 @@ class Place:
 
     @property
     def in_own_namespace(self) -> bool:
-        """Whether the bucket has a name that S3 keeps for the account."""
+        """Whether the bucket has a name that S3 reserves for the account."""
         return not self.shared_namespace and self.region not in _SHARED_NAMESPACE_ONLY
 
     @property
@@ -80,17 +80,17 @@ class Place:
 
     @property
     def buckets(self) -> list[str]:
-        """The names of its bucket, and of the one that a set-up up to 0.2.0 would have."""
+        """The names of its bucket, and of the one of a set-up before 0.3."""
         return sorted({self.bucket, replace(self, shared_namespace=True).bucket})
 
     @property
     def head(self) -> str:
-        """The role of heads, and the instance profile that holds it."""
+        """The role of heads, and of their instance profile."""
         return head_role(self.region)
 
     @property
     def node(self) -> str:
-        """The role of other instances, and the instance profile that holds it."""
+        """The role of other instances, and of their instance profile."""
         return f"cloudtune-node-{self.region}"
 
     @property
@@ -224,8 +224,8 @@ _BUCKET_ACTIONS = (
 )
 
 
-# To read and write objects that a key encrypts ("Protecting data with SSE-KMS", S3 user guide); the
-# parts of an upload are read again.
+# The rights to read and write objects encrypted by a key ("Protecting data with SSE-KMS", S3 user
+# guide); the parts of an upload are read again.
 _OF_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
 
 

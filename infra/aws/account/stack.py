@@ -16,9 +16,9 @@ from cloudtune.infra.aws.client import client
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.provider import Endpoint
 
-# Between two questions to CloudFormation, which takes a minute or so.
+# Seconds between two requests to CloudFormation, which takes about a minute.
 _PAUSE_SECONDS = 2.0
-# Roles, a group and a bucket take CloudFormation a minute or two.
+# Maximum seconds: roles, a group and a bucket take CloudFormation a minute or two.
 _PATIENCE_SECONDS = 900.0
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 _VERBS = {"Add": "create", "Modify": "update", "Remove": "delete"}
@@ -26,7 +26,7 @@ _OBJECTS_PER_DELETE = 1000  # S3's limit
 
 
 class Clients(dict[str, Any]):
-    """boto3 clients of an endpoint by service, created when they are first needed."""
+    """boto3 clients of an endpoint by service, created on first use."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -38,9 +38,9 @@ class Clients(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack: its status as CloudFormation words it, and its outputs by name.
+    """A stack: its status in CloudFormation's words, and its outputs by name.
 
-    A stack has outputs once it was created in full, and keeps them if an update is undone.
+    A stack has outputs once it was fully created, and keeps them if an update is rolled back.
     """
 
     status: str
@@ -65,16 +65,16 @@ def read(clients: Clients) -> Stack | None:
 
 
 def body(clients: Clients) -> Document | None:
-    """Return the template that the stack was last changed to."""
+    """Return the template of the stack's last change."""
     written = clients["cloudformation"].get_template(StackName=STACK)["TemplateBody"]
     return json.loads(written) if isinstance(written, str) else written  # type: ignore[no-any-return]
 
 
 class ChangeSet:
-    """What a template would change; created by CloudFormation, carried out by `execute`.
+    """The changes of a template, created by CloudFormation and carried out by `execute`.
 
-    A context manager that deletes what wasn't executed. `changes` has a verb and a logical id for
-    each resource; settings may change without any (`is_empty` is False then).
+    A context manager that deletes a change set that wasn't executed. `changes` has a verb and a
+    logical id for each resource; settings may change without any (then `is_empty` is False).
 
     Raises:
         CloudtuneError: CloudFormation refuses the template, or the caller.
@@ -85,7 +85,7 @@ class ChangeSet:
         self._names = {"StackName": STACK, "ChangeSetName": f"setup-{secrets.token_hex(4)}"}
         self._is_executed = False
         with _refusals():
-            # One that only has a change set is under review: nothing changes it now.
+            # A stack with only a change set is under review: nothing changes it now.
             idle = "REVIEW_IN_PROGRESS"
             stack = _wait(clients, until=lambda it: it == idle or not it.endswith("_IN_PROGRESS"))
             if stack is not None and stack.status == "ROLLBACK_COMPLETE":
@@ -131,10 +131,10 @@ class ChangeSet:
         return [(_VERBS[change["Action"]], change["LogicalResourceId"]) for change in changes]
 
     def execute(self) -> None:
-        """Make the changes, and wait until they are made.
+        """Make the changes, and wait until they are complete.
 
         Raises:
-            CloudtuneError: one failed; CloudFormation has undone the others.
+            CloudtuneError: one failed; CloudFormation has rolled back the others.
         """
         with _refusals():
             self._clients["cloudformation"].execute_change_set(**self._names)
@@ -159,7 +159,7 @@ def delete(clients: Clients) -> None:
     """Delete the stack, and wait until it is gone; its bucket stays.
 
     Raises:
-        CloudtuneError: something of it can't be deleted.
+        CloudtuneError: a part of it can't be deleted.
     """
     with _refusals():
         clients["cloudformation"].delete_stack(StackName=STACK)
@@ -170,7 +170,7 @@ def delete(clients: Clients) -> None:
 
 
 def create_spot_role(clients: Clients) -> None:
-    """Create AWS's own role for spot instances, which an account has once.
+    """Create AWS's own role for spot instances, of which an account has one.
 
     Raises:
         CloudtuneError: AWS refused.
@@ -180,7 +180,7 @@ def create_spot_role(clients: Clients) -> None:
 
 
 def is_bucket_empty(clients: Clients, bucket: str) -> bool:
-    """Whether a bucket holds nothing.
+    """Whether a bucket is empty.
 
     Raises:
         CloudtuneError: AWS refused.
@@ -206,7 +206,7 @@ def delete_bucket(clients: Clients, bucket: str) -> None:
 
 
 def _wait(clients: Clients, *, until: Callable[[str], bool]) -> Stack | None:
-    """Return the stack once its status is right; None once there is none."""
+    """Return the stack once its status is as wanted; None once there is none."""
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while (stack := read(clients)) is not None:
         if until(stack.status):
@@ -218,7 +218,7 @@ def _wait(clients: Clients, *, until: Callable[[str], bool]) -> Stack | None:
 
 
 def _failures(clients: Clients) -> Iterator[str]:
-    """Yield what failed in the last change of the stack, and why."""
+    """Yield the failures of the stack's last change, with reasons."""
     events = clients["cloudformation"].describe_stack_events(StackName=STACK)["StackEvents"]
     for event in events:  # the newest first
         reason = event.get("ResourceStatusReason", "")
@@ -230,7 +230,7 @@ def _failures(clients: Clients) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Say of AWS's errors that the command can be repeated."""
+    """Turn AWS's errors into one that says that the command can be repeated."""
     try:
         yield
     except CALL_ERRORS as error:

@@ -13,11 +13,11 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import PREFIX, STACK, Document, Place
 
-# On everything that setup creates.
+# The tag of everything that setup creates.
 TAG: Final = "cloudtune:setup"
-# No upload of a run takes longer; what is left of one bills until it is deleted.
+# No upload of a run takes longer; an incomplete one bills until it is deleted.
 UPLOAD_DAYS = 7
-# An environment is built again when it is so old.
+# Environments older than this are built again.
 ENVIRONMENT_DAYS = 60
 
 # What each resource of the template is for, by its logical id.
@@ -34,16 +34,16 @@ PURPOSES: Mapping[str, str] = {
     ),
 }
 
-# Outputs that are there only where the place has something of its own, and its fields.
+# Optional outputs, and their fields of the place.
 _FIELDS = {"Boundary": "boundary", "RolePath": "path", "HeadType": "head_type", "Kms": "kms"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a stack was set up for, and the resources that runs use.
+    """The settings of a stack, and the resources that runs use.
 
     `subnets` are ids by zone, empty in the default VPC. `storage` is the prefix in the bucket. Ids
-    are "" where there is no stack yet.
+    are "" if there is no stack yet.
     """
 
     place: Place
@@ -58,7 +58,7 @@ class Settings:
         """Return the settings that the outputs of a stack in a place hold; {} without a stack.
 
         Raises:
-            CloudtuneError: somebody changed the stack by hand.
+            CloudtuneError: the stack was changed by hand.
         """
         if not outputs:
             return cls(place)
@@ -192,11 +192,11 @@ def _bucket(place: Place, tags: object) -> Document:
     }
     if place.kms:
         by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": place.kms}
-        # One data key for many objects: checkpoints don't pay for a request to KMS each.
+        # One data key for many objects, so that not every checkpoint costs a request to KMS.
         rule = {"ServerSideEncryptionByDefault": by_key, "BucketKeyEnabled": True}
         properties["BucketEncryption"] = {"ServerSideEncryptionConfiguration": [rule]}
-    # Results outlive the stack, and a template that names another bucket; a creation that fails
-    # halfway leaves no bucket.
+    # Results outlive the stack, and a change of the bucket's name; a failed creation leaves no
+    # bucket.
     return {
         "Type": "AWS::S3::Bucket",
         "DeletionPolicy": "RetainExceptOnCreate",
