@@ -1,5 +1,6 @@
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +36,20 @@ def test_no_plan_there_is_beats_the_bounds(setting: Setting) -> None:
     for plan in every:
         for bound in (least, tight):
             assert bound.dollars_within(plan.seconds) <= plan.dollars * (1 + 1e-9)
+
+
+def test_a_gap_by_hand() -> None:
+    """One trial, 40 epochs of 2 s on the 4 GPUs of one instance, at a cent a second.
+
+    At the least: 1 s launch, 20 boot, 4 start, 80 training, 2 release; all but the launch billed.
+    """
+    request = Setting(1, 40, 40, 2, profile=profile(LINEAR), max_instances=1).request()
+    least = fluid(request)
+    assert least.dollars_within(math.inf) == pytest.approx(1.06)
+    assert least.seconds.min() == pytest.approx(107.0)
+    bound = least_of(least, request)
+    assert gap_to(bound, request, Estimate(107.0, 1.06)) == pytest.approx(0.0, abs=1e-9)
+    assert gap_to(bound, request, Estimate(107.0, 1.59)) == pytest.approx(0.5)
 
 
 def test_a_bound_that_admits_nothing_gives_no_gap() -> None:
