@@ -10,7 +10,13 @@ from cloudtune.model.plans import Group, Plan, Stage
 from cloudtune.model.trial import GPU_ROUNDING
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.selection import admitted_or_refused, best_of, start_limits, with_gap
+from cloudtune.planners.selection import (
+    admitted_or_refused,
+    best_of,
+    measures,
+    start_limits,
+    with_gap,
+)
 from cloudtune.planners.static import StaticPlanner
 
 
@@ -60,21 +66,15 @@ class GreedyPlanner:
 
 
 def _better(request: PlanRequest, plan: Plan, step: Plan) -> bool:
-    mine = _measures(request, plan)
-    theirs = _measures(request, step)
+    mine = measures(plan, request.objective)
+    theirs = measures(step, request.objective)
     return request.limits.admit(step.estimate) and theirs[0] < mine[0] * (1 - 1e-12)
-
-
-def _measures(request: PlanRequest, plan: Plan) -> tuple[float, float]:
-    """Return the measure that the descent lowers, and the one that it may raise for that."""
-    both = (plan.estimate.dollars, plan.estimate.seconds)
-    return both if request.objective == "cost" else both[::-1]
 
 
 def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:
     """Return the saving of a step per unit given up; steps that give up nothing rank first."""
-    mine = _measures(request, plan)
-    theirs = _measures(request, step)
+    mine = measures(plan, request.objective)
+    theirs = measures(step, request.objective)
     saved = mine[0] - theirs[0]
     lost = theirs[1] - mine[1]
     return (math.inf, saved) if lost <= 0 else (saved / lost, saved)

@@ -20,9 +20,14 @@ def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
     admitted = [plan for plan in plans if request.limits.admit(plan.estimate)]
     if admitted:
         return min(admitted, key=lambda plan: measures(plan, request.objective))
+    raise refuse(request, *_ends(plans))
+
+
+def _ends(plans: Sequence[Plan]) -> tuple[Plan | None, Plan | None]:
+    """Return the fastest and the cheapest plan."""
     fastest = min(plans, key=lambda plan: measures(plan, "time"), default=None)
     cheapest = min(plans, key=lambda plan: measures(plan, "cost"), default=None)
-    raise refuse(request, fastest, cheapest)
+    return fastest, cheapest
 
 
 def measures(plan: Plan | RunPlan, objective: Objective) -> tuple[float, float]:
@@ -46,10 +51,7 @@ def admitted_or_refused(
         improved = improve(start)
         if request.limits.admit(improved.estimate):
             return improved
-    ends = [improve(plan) for plan in statics]
-    fastest = min(ends, key=lambda plan: measures(plan, "time"), default=None)
-    cheapest = min(ends, key=lambda plan: measures(plan, "cost"), default=None)
-    raise refuse(request, fastest, cheapest)
+    raise refuse(request, *_ends([improve(plan) for plan in statics]))
 
 
 def start_limits(request: PlanRequest) -> PlanRequest:

@@ -71,12 +71,7 @@ class Options:
         return np.asarray(self.used * seconds / np.maximum(self.waves, 1))
 
     def only(self, rows: Indices | Bools) -> "Options":
-        return Options(*(getattr(self, name)[rows] for name in self.columns()))
-
-    @staticmethod
-    def columns() -> tuple[str, ...]:
-        """Return the names of the columns, in the order of the fields."""
-        return ("offer", "count", "width", "trials", "waves", "train", "rate", "used")
+        return Options(*(column[rows] for column in vars(self).values()))
 
     def groups(self, request: PlanRequest, row: int) -> tuple[Group, ...]:
         """Return an option as the groups of a stage plan."""
@@ -292,14 +287,10 @@ def _joined(alone: Options, mixed: Options) -> Options:
         column = getattr(alone, name)
         return np.concatenate([column, np.full_like(column, fill)], axis=1)
 
-    filled = {name: wider(name, 0) for name in Options.columns() if name not in ("offer", "rate")}
+    filled = {name: wider(name, 0) for name in vars(alone) if name not in ("offer", "rate")}
     first = Options(offer=wider("offer", -1), rate=alone.rate, **filled)
-    return Options(
-        *(
-            np.concatenate([getattr(first, name), getattr(mixed, name)])
-            for name in Options.columns()
-        )
-    )
+    pairs = zip(vars(first).values(), vars(mixed).values(), strict=True)
+    return Options(*(np.concatenate(pair) for pair in pairs))
 
 
 def _columns(request: PlanRequest, stage: Stage, pairs: Sequence[tuple[Part, Part]]) -> Options:

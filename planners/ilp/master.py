@@ -57,10 +57,10 @@ class Master:
         self._connect()
         self._bills_the_least = False
 
-    def minimise(self, measure: Measure, nodes: int | None, seconds: float | None = None) -> Solved:
+    def minimise(self, measure: Measure, nodes: int | None) -> Solved:
         """Solve, and return the outcome, the bound in the measure's own unit."""
         self._problem.setObjective(self._goals[measure])
-        solved = solve(self._problem, nodes, seconds)
+        solved = solve(self._problem, nodes)
         bound = None if solved.bound is None else solved.bound / self._scales[measure]
         return replace(solved, bound=bound)
 

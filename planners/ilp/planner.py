@@ -12,7 +12,6 @@ The problem is RubberBand's (EuroSys 2021); the cuts are those of the integer L-
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cloudtune.errors import UsageError
@@ -27,9 +26,9 @@ from cloudtune.planners.selection import measures, refuse
 class IlpPlanner:
     """Exact for small problems: `gap` is 0 and `status` "optimal" unless the search was cut short.
 
-    `rounds`, `nodes` and `left` (which returns the remaining seconds) bound the search. `max_arcs`
-    bounds the size of the problem: ways to run a stage squared, times stages. 3 offers of 8
-    instances and 4 widths over 10 stages have about 80,000, and take 15 s.
+    `rounds` and `nodes` bound the search. `max_arcs` bounds the size of the problem: ways to run a
+    stage squared, times stages. 3 offers of 8 instances and 4 widths over 10 stages have about
+    80,000, and take 15 s.
     """
 
     def __init__(
@@ -37,13 +36,11 @@ class IlpPlanner:
         *,
         rounds: int = 300,
         nodes: int | None = None,
-        left: Callable[[], float] | None = None,
         max_arcs: int = 200_000,
     ) -> None:
         self.name = "ilp"
         self.rounds = rounds
         self.nodes = nodes
-        self.left = left
         self.max_arcs = max_arcs
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -125,10 +122,9 @@ class _Search:
         bound = self._minimise(first)
         if self._best is None:
             if self._cut_short:
-                bounds = f"rounds: {self._bounds.rounds}, nodes: {self._bounds.nodes}"
-                why = "its time was over" if self._out_of_time() else bounds
                 raise UsageError(
-                    f"the ilp planner was cut short ({why}) before it found a plan within the "
+                    f"the ilp planner was cut short (rounds: {self._bounds.rounds}, nodes: "
+                    f"{self._bounds.nodes}) before it found a plan within the "
                     "limits; use --planner exact"
                 )
             return None
@@ -145,17 +141,11 @@ class _Search:
         self._most[measure] = loose(self._best.measure(measure))
         self._master.limit(measure, self._best.measure(measure))
 
-    def _out_of_time(self) -> bool:
-        return self._bounds.left is not None and self._bounds.left() <= 0
-
     def _minimise(self, measure: Measure) -> float | None:
         """Minimise a measure; return the best proven bound."""
         bound: float | None = None
         for _ in range(self._bounds.rounds):
-            if self._out_of_time():
-                break
-            seconds = None if self._bounds.left is None else self._bounds.left()
-            solved = self._master.minimise(measure, self._bounds.nodes, seconds)
+            solved = self._master.minimise(measure, self._bounds.nodes)
             if solved.status == "infeasible":
                 return None if self._best is None else self._best.measure(measure)
             if solved.bound is not None:

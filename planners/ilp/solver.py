@@ -1,8 +1,7 @@
 """The integer solver, and the interpretation of its answers.
 
 It is HiGHS, in this process, from the package highspy. There is no default time limit: a problem
-must get the same answer on every machine. The nodes of the search may be bounded, and for
-comparisons its seconds.
+must get the same answer on every machine. The nodes of the search may be bounded.
 
 The solver must be exact: no gap, and tolerances far below a cent or a second with coefficients
 around a thousand.
@@ -41,17 +40,16 @@ def total(terms: Iterable[tuple[Any, float]]) -> Any:
     return expression
 
 
-def solve(problem: Any, nodes: int | None = None, seconds: float | None = None) -> Solved:
+def solve(problem: Any, nodes: int | None = None) -> Solved:
     """Minimise a `pulp.LpProblem`.
 
-    The search visits at most `nodes` nodes and takes at most `seconds`, if given. PuLP builds the
-    model; the answer is read here, because PuLP 3.3 knows no node limit ("kSolutionLimit") and
-    calls some searches without a solution optimal.
+    The search visits at most `nodes` nodes, if given. PuLP builds the model; the answer is read
+    here, because PuLP 3.3 knows no node limit ("kSolutionLimit") and calls some searches without a
+    solution optimal.
     """
     options = {"mip_max_nodes": nodes} if nodes is not None else {}
     solver = pulp.HiGHS(
         msg=False,
-        timeLimit=seconds,
         threads=1,
         gapRel=0.0,
         gapAbs=0.0,
