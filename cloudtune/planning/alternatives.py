@@ -19,7 +19,7 @@ from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import make, stages
 from cloudtune.planning.make import Planned
 from cloudtune.planning.problem import problem_of
-from cloudtune.planning.stages import Asked, Problem
+from cloudtune.planning.stages import Asked, PlanOptions, Problem, Question
 from cloudtune.policy.registry import Choice
 from cloudtune.runs.job import MAX_TRIALS, Job, choice_of
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
@@ -117,23 +117,13 @@ def at_point(planned: Planned, number: int) -> Planned:
     assert best is not None
     chosen = stages.against_best(best, asked.request, point)
     chosen = replace(chosen, objective=asked.request.objective, wished=point.estimate.seconds)
-    plan = make.run_plan(
-        planned.problem, planned.limits, planned.elapsed, request=asked.request, staged=chosen
-    )
-    return replace(planned, plan=plan)
+    return replace(planned, plan=make.run_plan(planned, asked.request, chosen))
 
 
 def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
     """Return other stages as a plan of the same run, forecast against the same limits."""
-    return make.run_plan(
-        replace(planned.problem, rentables=request.rentables),
-        planned.limits,
-        planned.elapsed,
-        request=request,
-        staged=plan,
-        draws=_DRAWS,
-        reacts=False,
-    )
+    elsewhere = planned.on(request.rentables)
+    return make.run_plan(elsewhere, request, plan, draws=_DRAWS, reacts=False)
 
 
 def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
@@ -144,10 +134,7 @@ def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | N
     """
     if plan.epochs > make.MOST_EPOCHS and not make.has_time(request, plan):
         return None
-    problem = replace(planned.problem, rentables=request.rentables)
-    return make.run_plan(
-        problem, planned.limits, planned.elapsed, request=request, staged=plan, runs=_POOL_RUNS
-    )
+    return make.run_plan(planned.on(request.rentables), request, plan, runs=_POOL_RUNS)
 
 
 def as_planned(planned: Planned) -> RunPlan:
@@ -190,7 +177,7 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
     other = _on_other_market(planned)
     if other is not None:
         name, elsewhere = other
-        sure = stages.sure_planner(QUICK, planned.options, planned.problem.experiment)
+        sure = stages.sure_planner(QUICK, planned)
         request = replace(asked.request, rentables=elsewhere.rentables, limits=asked.limits)
         tries.append((name, sure, request))
     yield from _tried(planned, asked, chosen, [tried for tried in tries if tried[0] in names])
@@ -206,14 +193,14 @@ def _other_limits(planned: Planned) -> Iterator[Alternative]:
     value = getattr(limits, what)
     if value is None:
         return
-    played = partial(make.run_plan, elapsed=planned.elapsed, runs=planned.plan.forecast.samples)
+    played = partial(make.run_plan, runs=planned.plan.forecast.samples)
     for name, factor in (("half", 0.5), ("twice", 2.0)):
         changed = replace(limits, **{what: value * factor})
-        yield Alternative(f"{name} the {what}", played(planned.problem, changed))
+        yield Alternative(f"{name} the {what}", played(replace(planned, limits=changed)))
     other = _on_other_market(planned)
     if other is not None:
         name, elsewhere = other
-        yield Alternative(name, played(elsewhere, limits))
+        yield Alternative(name, played(replace(planned, problem=elsewhere)))
 
 
 def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alternative]:
@@ -223,9 +210,8 @@ def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[
     if chosen is None or asked is None:
         return
     inside = replace(asked.request, limits=asked.limits)
-    experiment = planned.problem.experiment
     tries = [
-        (name, stages.sure_planner(planner, planned.options, experiment), inside)
+        (name, stages.sure_planner(planner, planned), inside)
         for name, planner in ((STATIC, StaticPlanner()), ("naive elastic", NaivePlanner()))
         if name in names
     ]
@@ -297,24 +283,20 @@ def against(job: Job, dollars: float) -> Against:
     chosen = job.plan.followed
     rentables = (*job.rentables, *job.standins)
     catalog = Catalog(tuple(rentable.offer for rentable in rentables), job.price_source, "")
-    problem = stages.Problem(job.experiment, catalog, rentables)
-    usable = stages.usable_limits(job.limits, rentables)
+    problem = Problem(job.experiment, catalog, rentables)
+    question = Question(problem, job.limits, PlanOptions())
+    usable = question.usable
     kept = Reserve(0.0).limits(usable)
     if chosen is None:
         fixed = replace(problem, experiment=_changed(job.experiment, _PLANNED))
         request = stages.request_for(fixed, usable)
         bought = replace(request, limits=Limits(kept.deadline, dollars))
-        others = _on_a_fixed_fleet(problem, job)
+        others = _on_a_fixed_fleet(question, job)
         return Against(job.plan, others, job.limits, _fully(bought, job))
     request = stages.request_for(problem, usable, chosen.objective)
     request = replace(request, work=tuple(stage.stage for stage in chosen.stages))
-    planned = make.Planned(
-        problem,
-        job.plan,
-        stages.PlanOptions(),
-        job.limits,
-        asked=stages.Asked(request, kept, chosen.objective),
-    )
+    asked = Asked(request, kept, chosen.objective)
+    planned = Planned(**vars(question), plan=job.plan, asked=asked)
     planned = replace(planned, plan=as_planned(planned))
     return Against(
         planned.plan,
@@ -324,15 +306,16 @@ def against(job: Job, dollars: float) -> Against:
     )
 
 
-def _on_a_fixed_fleet(problem: Problem, job: Job) -> tuple[Alternative, ...]:
+def _on_a_fixed_fleet(question: Question, job: Job) -> tuple[Alternative, ...]:
     """Return the same strategy on as many instances as the budget pays for until the deadline."""
     choice = replace(choice_of(job.experiment), fleet="constant")
     used = {machines.offer for machines in job.plan.fleet}
+    problem = question.problem
     rentables = tuple(rentable for rentable in problem.rentables if rentable.offer in used)
     experiment = _changed(job.experiment, choice)
     changed = replace(problem, experiment=experiment, rentables=rentables or problem.rentables)
     try:
-        plan = make.run_plan(changed, job.limits, runs=_RUNS)
+        plan = make.run_plan(replace(question, problem=changed), runs=_RUNS)
     except CloudtuneError:
         return ()
     return (Alternative("the same on a fixed fleet", plan),)

@@ -19,8 +19,6 @@ from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Forecast, Limits, Plan, Rentable, Spread
 from cloudtune.model.scaling import DELAYS, Measurement
-from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.figures import figures
 from cloudtune.runs.job import policy_of
@@ -49,25 +47,6 @@ _EACH_SIZE = 3
 _POOL_BASES = (17, 19, 23, 29, 31)
 # A run without limits that continues after this many events counts as endless.
 MAX_EVENTS = 1_000_000
-
-
-@dataclass(frozen=True)
-class StageDraws:
-    """Draws the durations of a plan's stages; `request.limits` are those that it should keep.
-
-    With `reacts` the run replans the rest when its speed differs from the profile.
-    """
-
-    request: PlanRequest
-    plan: Plan
-    seed: int
-    samples: int = DRAWS
-    reacts: bool = False
-
-    def forecast(self) -> Forecast:
-        """Return the spreads of the stages' time and cost, and how likely they keep the limits."""
-        given = {"samples": self.samples, "seed": self.seed}
-        return outlook(self.request, self.plan, reacts=self.reacts, **given)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The plan of a run: what decides, what to expect, and whether that keeps the limits."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -24,13 +24,14 @@ from cloudtune.model.text import counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
+from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
 from cloudtune.planning import stages
-from cloudtune.planning.forecasting import ALWAYS, DRAWS, MAX_EPOCHS, RUNS, PlayedRuns, StageDraws
+from cloudtune.planning.forecasting import ALWAYS, DRAWS, MAX_EPOCHS, RUNS, PlayedRuns
 from cloudtune.planning.problem import no_profile, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
-from cloudtune.planning.stages import Asked, PlanOptions, Problem
+from cloudtune.planning.stages import Asked, PlanOptions, Problem, Question
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import charges_of, choice_of, named_sampler, policy_of, switches_of
@@ -55,9 +56,9 @@ _GLANCE = 7
 _DOUBT = 0.3
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A run before it begins, within its `limits`; `elapsed` seconds are gone already.
+@dataclass(frozen=True, kw_only=True)
+class Planned(Question):
+    """A question with its answer: a run before it begins.
 
     `derived` says where the deadline comes from, if the user has only set a budget. `asked` is None
     without stages. The experiment of the problem may have more trials than the user's: as many as
@@ -65,11 +66,7 @@ class Planned:
     `left_spot`: simulated runs were worse on spot.
     """
 
-    problem: Problem
     plan: RunPlan
-    options: PlanOptions
-    limits: Limits
-    elapsed: float = 0.0
     asked: Asked | None = None
     derived: str = ""
     remarks: tuple[str, ...] = ()
@@ -115,40 +112,32 @@ def make_plan(
         raise no_profile(problem.experiment, problem.notes)
     refuse_endless(problem.experiment, limits)
     limits, derived = _with_deadline(problem, limits, elapsed)
+    question = Question(problem, limits, options, elapsed)
     try:
-        planned = _searched(problem, limits, options, elapsed, force=force, runs=runs)
+        planned = _searched(question, runs, force=force)
         if not force:
             _refuse_unsure(planned)
     except InfeasibleError:
-        surest = _by_runs(problem, limits, options, elapsed, runs)
+        surest = _by_runs(question, runs)
         if surest is None:
             raise
         planned = surest
     else:
         if not force:
             # Only runs show whether a cheaper plan is safe enough, too.
-            planned = _by_runs(problem, limits, options, elapsed, runs, best=planned) or planned
+            planned = _by_runs(question, runs, best=planned) or planned
     return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
 
 
-def _searched(
-    problem: Problem,
-    limits: Limits,
-    options: PlanOptions,
-    elapsed: float,
-    *,
-    force: bool,
-    runs: int,
-) -> Planned:
+def _searched(question: Question, runs: int, *, force: bool = False) -> Planned:
     """Return the planner's plan, or that of a strategy without stages."""
     asked = staged = None
-    if choice_of(problem.experiment).planned:
-        problem, asked, staged = stages.staged_plan(problem, limits, options, elapsed, force=force)
+    if choice_of(question.problem.experiment).planned:
+        question, asked, staged = stages.staged_plan(question, force=force)
     request = None if asked is None else asked.request
-    plays = options.confidence is None
-    looks = partial(run_plan, problem, limits, elapsed, request=request, staged=staged)
-    plan = looks(runs=runs, plays=plays)
-    return _expected_cheapest(Planned(problem, plan, options, limits, elapsed, asked), runs)
+    plays = question.options.confidence is None
+    plan = run_plan(question, request, staged, runs=runs, plays=plays)
+    return _expected_cheapest(Planned(**vars(question), plan=plan, asked=asked), runs)
 
 
 def _refuse_unsure(planned: Planned) -> None:
@@ -159,34 +148,28 @@ def _refuse_unsure(planned: Planned) -> None:
     """
     plan = planned.plan
     if plan.forecast.results == 0:
-        raise InfeasibleError(_no_result(planned.problem, plan, planned.limits), None, None)
+        raise InfeasibleError(_no_result(planned), None, None)
     if not _sure_enough(plan, planned.options):
         raise InfeasibleError(_too_rarely(planned), None, None)
 
 
-def _by_runs(
-    problem: Problem,
-    limits: Limits,
-    options: PlanOptions,
-    elapsed: float,
-    runs: int,
-    *,
-    best: Planned | None = None,
-) -> Planned | None:
+def _by_runs(question: Question, runs: int, *, best: Planned | None = None) -> Planned | None:
     """Return the best plan that is safe by simulated runs: `best` or a better one; None if none is.
 
     With spot the search of `--confidence` isn't enough: it draws the durations of stages, which
     don't show how a run reacts to dry pools. So plans of the front are judged by runs, along with
     the result of the search (if there is none, without spot: by its means spot always looks best).
     """
+    problem = question.problem
+    options = question.options
     aim = options.aim
     if options.confidence is None or options.planner not in (None, "exact", "ilp"):
         return None
     spot = any(rentable.behaviours for rentable in problem.rentables)
     if aim == "trials" or not spot or not stages.follows(choice_of(problem.experiment)):
         return None
-    best = best or _on_demand(problem, limits, options, elapsed, runs)
-    usable = stages.usable_limits(limits, problem.rentables, elapsed)
+    best = best or _on_demand(question, runs)
+    usable = question.usable
     request = stages.request_for(problem, usable, aim)
     front = [p for p in stages.EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
     for staged in sorted(front, key=lambda plan: measures(plan, aim)):
@@ -194,7 +177,7 @@ def _by_runs(
             break  # outages only make a plan more expensive and slower than its means
         if best is not None and best.problem is problem and _alike(staged, best.plan.followed):
             break  # its runs were played already; later plans cost more on average
-        surest = _judged(problem, staged, limits, options, elapsed, runs=runs)
+        surest = _judged(question, staged, runs)
         if surest is None:
             continue
         if best is None or measures(surest.plan, aim) < measures(best.plan, aim):
@@ -208,53 +191,49 @@ def _alike(plan: Plan, other: Plan | None) -> bool:
     return other is not None and (plan.choices, plan.wished) == (other.choices, other.wished)
 
 
-def _judged(
-    problem: Problem,
-    staged: Plan,
-    limits: Limits,
-    options: PlanOptions,
-    elapsed: float,
-    *,
-    runs: int,
-) -> Planned | None:
+def _judged(question: Question, staged: Plan, runs: int) -> Planned | None:
     """Return a plan of stages if its simulated runs are safe enough; None if they aren't.
 
     If they aren't, it is tried again with only the plan's own offers: a run that may move to more
     expensive ones while these are unavailable spends money that its work then lacks.
     """
-    own = tuple(rentable for rentable in problem.rentables if rentable.offer in staged.offers)
+    options = question.options
+    rentables = question.problem.rentables
+    own = tuple(rentable for rentable in rentables if rentable.offer in staged.offers)
     names = ", ".join(map(offer_text, staged.offers))
     remark = f"only on {names}: with other offers the limits are kept too rarely"
-    problems: list[tuple[Problem, tuple[str, ...]]] = [(problem, ())]
-    if len(own) < len(problem.rentables):
-        problems.append((replace(problem, rentables=own), (remark,)))
-    for within, remarks in problems:
-        usable = stages.usable_limits(limits, within.rentables, elapsed)
-        request = stages.request_for(within, usable, options.aim)
-        looks = partial(run_plan, within, limits, elapsed, request=request, staged=staged)
+    tries: list[tuple[Question, tuple[str, ...]]] = [(question, ())]
+    if len(own) < len(rentables):
+        tries.append((question.on(own), (remark,)))
+    for within, remarks in tries:
+        usable = within.usable
+        request = stages.request_for(within.problem, usable, options.aim)
+        looks = partial(run_plan, within, request, staged)
         glance = looks(runs=_GLANCE).forecast.within
         if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
             continue
         plan = looks(runs=runs)
         if _sure_enough(plan, options):
             asked = Asked(request, usable, options.aim)
-            return Planned(within, plan, options, limits, elapsed, asked, remarks=remarks)
+            return Planned(**vars(within), plan=plan, asked=asked, remarks=remarks)
     return None
 
 
-def _on_demand(
-    problem: Problem, limits: Limits, options: PlanOptions, elapsed: float, runs: int
-) -> Planned | None:
+def _on_demand(question: Question, runs: int) -> Planned | None:
     """Return a plan without spot that is safe enough; None if there is none."""
-    steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
+    steady = _steady(question)
     if not steady:
         return None
-    without = replace(problem, rentables=steady)
     try:
-        planned = _searched(without, limits, options, elapsed, force=False, runs=runs)
+        planned = _searched(question.on(steady), runs)
     except InfeasibleError:
         return None
-    return planned if _sure_enough(planned.plan, options) else None
+    return planned if _sure_enough(planned.plan, question.options) else None
+
+
+def _steady(question: Question) -> tuple[Rentable, ...]:
+    """Return the rentables that aren't on spot."""
+    return tuple(rentable for rentable in question.problem.rentables if not rentable.behaviours)
 
 
 def _cliffs(planned: Planned) -> Iterator[str]:
@@ -281,43 +260,29 @@ def _cliffs(planned: Planned) -> Iterator[str]:
         yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
     shown_at = planned.problem.experiment.charges.head_start
     if planned.elapsed > shown_at:
-        first = _other(planned, planned.limits, shown_at, quick=False)
+        first = _other(replace(planned, elapsed=shown_at), quick=False)
         if first is not None and first[2].stages != staged.stages:
-            taking = _taking(planned, first, planned.limits, shown_at)
+            taking = _taking(*first)
             gone = format_seconds(planned.elapsed - shown_at)
             yield f"not the plan that `cloudtune plan` shows, {taking}: {gone} are gone"
 
 
 def _instead(planned: Planned, limits: Limits) -> str:
-    other = _other(planned, limits, planned.elapsed, quick=True)
-    if other is None:
-        return "no plan fits"
-    return f"it would be another plan, {_taking(planned, other, limits, planned.elapsed)}"
+    other = _other(replace(planned, limits=limits), quick=True)
+    return "no plan fits" if other is None else f"it would be another plan, {_taking(*other)}"
 
 
-def _taking(
-    planned: Planned, other: tuple[Problem, Asked, Plan], limits: Limits, elapsed: float
-) -> str:
-    problem, asked, staged = other
-    plan = run_plan(
-        problem,
-        limits,
-        elapsed,
-        request=asked.request,
-        staged=staged,
-        runs=_GLANCE,
-        plays=planned.options.confidence is None,
-    )
+def _taking(question: Question, asked: Asked, staged: Plan) -> str:
+    plays = question.options.confidence is None
+    plan = run_plan(question, asked.request, staged, runs=_GLANCE, plays=plays)
     taken = f"{format_seconds(plan.estimate.seconds)} for {format_dollars(plan.estimate.dollars)}"
     return taken if plan.forecast.source == "stages" else f"about {taken}"
 
 
-def _other(
-    planned: Planned, limits: Limits, elapsed: float, *, quick: bool
-) -> tuple[Problem, Asked, Plan] | None:
+def _other(question: Question, *, quick: bool) -> tuple[Question, Asked, Plan] | None:
     """Return the stages within other limits, or from another second on; None if none fit."""
     try:
-        return stages.staged_plan(planned.problem, limits, planned.options, elapsed, quick=quick)
+        return stages.staged_plan(question, quick=quick)
     except InfeasibleError:
         return None
 
@@ -328,11 +293,10 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     Stages are priced as if pools were always available. With outages on-demand may be cheaper, and
     then the run must plan without spot from the start: replanning would go back to it.
     """
-    problem = planned.problem
     plan = planned.plan
     asked = planned.asked
     options = planned.options
-    steady = tuple(rentable for rentable in problem.rentables if not rentable.behaviours)
+    steady = _steady(planned)
     if plan.forecast.source != "pools" or not steady or asked is None:
         return planned
     sure = _kept(plan) >= (options.confidence or stages.LIKELY)
@@ -341,15 +305,12 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     least = _BY_LUCK * _least_dollars(asked.request, steady)
     if sure and least >= plan.estimate.dollars:
         return planned
-    without = replace(problem, rentables=steady)
-    limits = planned.limits
-    elapsed = planned.elapsed
     try:
-        without, asked, staged = stages.staged_plan(without, limits, options, elapsed)
+        without, asked, staged = stages.staged_plan(planned.on(steady))
     except InfeasibleError:
         return planned
-    looks = partial(run_plan, without, limits, elapsed, request=asked.request, staged=staged)
-    other = looks(runs=runs, plays=options.confidence is None)
+    plays = options.confidence is None
+    other = run_plan(without, asked.request, staged, runs=runs, plays=plays)
     if sure and plan.estimate.dollars < (1 - NOISE) * other.estimate.dollars:
         return planned
     if not sure:
@@ -358,9 +319,8 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
         costs, instead = (format_dollars(it.estimate.dollars) for it in (plan, other))
         why = f"{costs} would be expected, and {instead} on demand"
     remark = f"not on spot: with its outages {why}"
-    return replace(
-        planned, problem=without, plan=other, asked=asked, remarks=(remark,), left_spot=True
-    )
+    on_demand = replace(planned, problem=without.problem, plan=other, asked=asked)
+    return replace(on_demand, remarks=(remark,), left_spot=True)
 
 
 def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> float:
@@ -399,19 +359,15 @@ def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Li
     searches = experiment.strategy_name in SEARCHES
     if not searches or limits.deadline is not None or limits.budget is None:
         return limits, ""
-    seconds, why = derived_deadline(
-        problem.rentables, experiment.span.max, experiment.cloud.max_instances, limits.budget
-    )
+    seconds, why = derived_deadline(problem, limits.budget)
     return replace(limits, deadline=elapsed + stages.SETUP_SECONDS + seconds), why
 
 
 def run_plan(
-    problem: Problem,
-    limits: Limits,
-    elapsed: float = 0.0,
-    *,
+    question: Question,
     request: PlanRequest | None = None,
     staged: Plan | None = None,
+    *,
     draws: int = DRAWS,
     runs: int = RUNS,
     reacts: bool = True,
@@ -427,17 +383,17 @@ def run_plan(
     Raises:
         UsageError: a name is unknown, or the run would never end.
     """
+    problem = question.problem
     experiment = problem.experiment
     choice = choice_of(experiment)
     cloud = experiment.cloud
     offers = tuple(rentable.offer for rentable in problem.rentables)
     by_stages = staged is not None and stages.follows(choice)
-    begin = elapsed + stages.SETUP_SECONDS
     played = PlayedRuns(
         experiment,
         problem.rentables,
-        limits,
-        begin=begin,
+        question.limits,
+        begin=question.elapsed + stages.SETUP_SECONDS,
         staged=staged,
         samples=runs,
         follows=by_stages,
@@ -446,8 +402,9 @@ def run_plan(
     if request is not None and staged is not None and by_stages:
         offers = staged.offers
         replans = reacts and PLANNED[choice.strategy].replans
-        drawn = StageDraws(request, staged, experiment.seed, draws, replans)
-        forecast = _of_stages(problem, drawn, played, plays=plays) if reacts else drawn.forecast()
+        given = {"samples": draws, "seed": experiment.seed}
+        drawn = partial(outlook, request, staged, reacts=replans, **given)
+        forecast = _of_stages(problem, request, played, drawn, plays=plays) if reacts else drawn()
     else:
         forecast = played.forecast()
     return RunPlan(
@@ -455,7 +412,7 @@ def run_plan(
         allocator=choice.allocator,
         fleet_rule=choice.fleet,
         offers=offers,
-        fleet=_largest_fleet(problem, limits, choice, staged),
+        fleet=_largest_fleet(question, choice, staged),
         max_instances=cloud.max_instances,
         forecast=forecast,
         charges=charges_of(experiment),
@@ -465,19 +422,27 @@ def run_plan(
     )
 
 
-def _of_stages(problem: Problem, drawn: StageDraws, played: PlayedRuns, *, plays: bool) -> Forecast:
+def _of_stages(
+    problem: Problem,
+    request: PlanRequest,
+    played: PlayedRuns,
+    drawn: Callable[[], Forecast],
+    *,
+    plays: bool,
+) -> Forecast:
     """Return the forecast of a run that follows its stages, and reacts to what happens.
 
     Only the policy, not the plan, knows how a run reacts to dry spot pools and which trials it
     drops near a limit.
     """
-    plan = drawn.plan
+    plan = played.staged
+    assert plan is not None
     if played.on_pools:
         is_large = plan.stages[0].stage.trials > _MAX_TRIALS or plan.epochs > MOST_EPOCHS
-        if is_large and has_time(drawn.request, plan):
-            return _of_fewer_trials(problem, drawn, played)
+        if is_large and has_time(request, plan):
+            return _of_fewer_trials(problem, plan, played)
         return played.forecast()
-    forecast = drawn.forecast()
+    forecast = drawn()
     kept = forecast.within is None or forecast.within >= ALWAYS
     if not plays or plan.epochs > MAX_EPOCHS or kept:
         return forecast
@@ -494,13 +459,12 @@ def has_time(request: PlanRequest, staged: Plan) -> bool:
     return request.objective == "cost" and staged.estimate.seconds <= deadline / 2
 
 
-def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) -> Forecast:
+def _of_fewer_trials(problem: Problem, plan: Plan, played: PlayedRuns) -> Forecast:
     """Play a job of few trials in place of a large one, and scale the figures of its runs.
 
     They are scaled by the ratio of the two plans. Both jobs have the same relative slack, and train
     to the same last epoch.
     """
-    plan = drawn.plan
     least, few = _FEW_TRIALS
     last = problem.experiment.span.max
     while few > least and epochs_in(stages.work(problem.experiment, few, last)) > _FEW_EPOCHS:
@@ -529,13 +493,12 @@ def _of_fewer_trials(problem: Problem, drawn: StageDraws, played: PlayedRuns) ->
     )
 
 
-def _largest_fleet(
-    problem: Problem, limits: Limits, choice: Choice, staged: Plan | None
-) -> tuple[Machines, ...]:
+def _largest_fleet(question: Question, choice: Choice, staged: Plan | None) -> tuple[Machines, ...]:
     """Return the largest possible fleet; with stages that may be replanned, all that is allowed.
 
     The most expensive offer stands in for spot pools, which may be dry.
     """
+    problem = question.problem
     dearest = max(
         (rentable.offer for rentable in problem.rentables), key=lambda o: o.usd_per_second
     )
@@ -546,7 +509,7 @@ def _largest_fleet(
         return largest_fleet(staged)
     if choice.fleet == BY_PLAN:
         return (Machines(dearest, problem.experiment.cloud.max_instances),)
-    policy = policy_of(problem.experiment, problem.rentables, limits, staged)
+    policy = policy_of(problem.experiment, problem.rentables, question.limits, staged)
     rule = policy.fleet_rule
     state = policy.state
     wanted = rule.target(state, rule.max_gpus(state))
@@ -565,19 +528,16 @@ def _too_rarely(planned: Planned) -> str:
     )
 
 
-def _no_result(problem: Problem, plan: RunPlan, limits: Limits) -> str:
-    experiment = problem.experiment
-    cap = experiment.cloud.max_instances
-    rentables = problem.rentables
-    scale = experiment.scale
-    takes = "; ".join(needs(rentables, epochs, cap, scale) for epochs in (1, experiment.span.max))
+def _no_result(planned: Planned) -> str:
+    experiment = planned.problem.experiment
+    takes = "; ".join(needs(planned.problem, epochs) for epochs in (1, experiment.span.max))
     quotas = experiment.cloud.vcpu_quotas.items()
     said = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
     return (
-        f"no trial finishes its first {scale.unit} within {limits_text(limits)}, in any of "
-        f"{plan.forecast.samples} simulated runs. {takes[0].upper()}{takes[1:]}. Raise --deadline "
-        "or --budget (--force runs it all the same)"
-        + (f". The account's vCPU quota allows {said} at once" if said else "")
+        f"no trial finishes its first {experiment.scale.unit} within "
+        f"{limits_text(planned.limits)}, in any of {planned.plan.forecast.samples} simulated runs. "
+        f"{takes[0].upper()}{takes[1:]}. Raise --deadline or --budget (--force runs it all the "
+        "same)" + (f". The account's vCPU quota allows {said} at once" if said else "")
     )
 
 

@@ -24,7 +24,7 @@ from cloudtune.planning.alternatives import (
 )
 from cloudtune.planning.make import Planned, worst_bill
 from cloudtune.planning.reach import fits, needs
-from cloudtune.planning.stages import LIKELY, usable_limits
+from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.profiles.provenance import Basis, origin_text, seen_text
 from cloudtune.profiles.store import age
@@ -208,14 +208,10 @@ def _front(planned: Planned, others: Others) -> tuple[Point, ...]:
 
 def _short_of(planned: Planned) -> str:
     """Return what one full training takes, if the limits don't allow even one."""
-    experiment = planned.problem.experiment
-    rentables = planned.problem.rentables
-    cap = experiment.cloud.max_instances
-    last = experiment.span.max
-    left = usable_limits(planned.limits, rentables, planned.elapsed)
-    if planned.plan.staged is not None or fits(rentables, last, cap, left):
+    problem = planned.problem
+    if planned.plan.staged is not None or fits(problem, planned.usable):
         return ""
-    return needs(rentables, last, cap, experiment.scale)
+    return needs(problem, problem.experiment.span.max)
 
 
 def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:

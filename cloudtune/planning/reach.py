@@ -1,13 +1,14 @@
 """What limits allow one trial: how long to its last epoch, at what price, and by which deadline."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.text import Scale, counted, gpus_text
+from cloudtune.model.text import counted, gpus_text
 from cloudtune.model.trial import Width
 from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.planning.stages import Problem
 from cloudtune.strategies.seer_rules import by_worth, cheapest_width
 
 # A derived deadline lasts as many full trainings: time to explore, and then to finish the best.
@@ -36,15 +37,13 @@ class FullTraining:
         return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({machines})"
 
 
-def trainings(
-    rentables: Sequence[Rentable], epochs: int, max_instances: int
-) -> Iterator[FullTraining]:
+def trainings(problem: Problem, epochs: int) -> Iterator[FullTraining]:
     """Yield what one trial takes for `epochs` epochs, on each offer and at each width."""
-    for rentable in rentables:
+    for rentable in problem.rentables:
         profile = rentable.profile
         for width, epoch in profile.epoch.items():
             instances = math.ceil(width / rentable.gpus)
-            if instances > max_instances:
+            if instances > problem.experiment.cloud.max_instances:
                 continue
             trained = profile.boot.mean + profile.start.mean + epochs * epoch.mean
             billed = max(rentable.offer.minimum_seconds, trained + profile.release.mean)
@@ -53,42 +52,43 @@ def trainings(
             yield FullTraining(rentable, width, instances, seconds, dollars)
 
 
-def needs(rentables: Sequence[Rentable], epochs: int, max_instances: int, scale: Scale) -> str:
+def needs(problem: Problem, epochs: int) -> str:
     """Return what one training takes: the cheapest way, and the fastest where it differs."""
-    ways = list(trainings(rentables, epochs, max_instances))
+    ways = list(trainings(problem, epochs))
     if not ways:
         return ""
     cheapest = min(ways, key=lambda way: (way.dollars, way.seconds))
     fastest = min(ways, key=lambda way: (way.seconds, way.dollars))
-    text = f"training one trial for {scale.counted(epochs)} takes {cheapest.text}"
+    text = (
+        f"training one trial for {problem.experiment.scale.counted(epochs)} takes {cheapest.text}"
+    )
     if fastest.seconds < 0.95 * cheapest.seconds:
         text += f", or {fastest.text}"
     return text
 
 
-def fits(rentables: Sequence[Rentable], epochs: int, max_instances: int, limits: Limits) -> bool:
-    """Whether one trial could be trained that far within the limits, with nothing else going on."""
+def fits(problem: Problem, limits: Limits) -> bool:
+    """Whether one full training fits into the limits, with nothing else going on."""
     deadline = math.inf if limits.deadline is None else limits.deadline
     budget = math.inf if limits.budget is None else limits.budget
     return any(
         way.seconds <= deadline and way.dollars <= budget
-        for way in trainings(rentables, epochs, max_instances)
+        for way in trainings(problem, problem.experiment.span.max)
     )
 
 
-def derived_deadline(
-    rentables: Sequence[Rentable], epochs: int, max_instances: int, budget: float
-) -> tuple[float, str]:
+def derived_deadline(problem: Problem, budget: float) -> tuple[float, str]:
     """Return a sensible deadline for a budget, in seconds from the first request, and why that.
 
     Three trainings of one trial at its cheapest width; longer where all instances together can't
     spend the budget by then, and never longer than the budget pays for one instance.
     """
-    rentable = by_worth(rentables, Limits(None, budget), max_instances)[0]
+    max_instances = problem.experiment.cloud.max_instances
+    rentable = by_worth(problem.rentables, Limits(None, budget), max_instances)[0]
     profile = rentable.profile
     price = rentable.offer.usd_per_second
     arrival = profile.launch.mean + profile.boot.mean + profile.start.mean
-    training = epochs * profile.epoch_seconds(cheapest_width(rentable))
+    training = problem.experiment.span.max * profile.epoch_seconds(cheapest_width(rentable))
     alone = budget / price if price > 0 else math.inf
     together = alone / max_instances
     span = min(alone, max(TRAININGS * training, together))

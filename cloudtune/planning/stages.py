@@ -1,9 +1,8 @@
 """The stages of a run that is planned beforehand: the best within its limits, by some planner."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
@@ -116,6 +115,34 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
+class Question:
+    """A run to plan: its problem, the user's limits, and how to plan it.
+
+    `elapsed` seconds of the deadline are gone already.
+    """
+
+    problem: Problem
+    limits: Limits
+    options: PlanOptions
+    elapsed: float = 0.0
+
+    @property
+    def usable(self) -> Limits:
+        """What a plan may take: the limits, less what the run needs before and after it."""
+        if self.limits.deadline is None:
+            return self.limits
+        profiles = [rentable.profile for rentable in self.problem.rentables]
+        # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
+        returned = min(profile.release.mean for profile in profiles)
+        reserve = self.elapsed + SETUP_SECONDS + drain_seconds(*profiles) - returned
+        return replace(self.limits, deadline=max(0.0, self.limits.deadline - reserve))
+
+    def on(self, rentables: tuple[Rentable, ...]) -> Self:
+        """Return the same question with other rentables."""
+        return replace(self, problem=replace(self.problem, rentables=rentables))
+
+
+@dataclass(frozen=True)
 class Asked:
     """What a planner of stages was asked.
 
@@ -178,15 +205,9 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
 
 
 def staged_plan(
-    problem: Problem,
-    limits: Limits,
-    options: PlanOptions,
-    elapsed: float,
-    *,
-    force: bool = False,
-    quick: bool = False,
-) -> tuple[Problem, Asked, Plan]:
-    """Return a problem as it is planned, what its stages were planned for, and the stages.
+    question: Question, *, force: bool = False, quick: bool = False
+) -> tuple[Question, Asked, Plan]:
+    """Return a question as it is planned, what its stages were planned for, and the stages.
 
     With `force` they are in time if possible, else as fast as they can be. `quick` is for figures
     beside the plan: the exact planner may then be off by a second's bill.
@@ -194,38 +215,35 @@ def staged_plan(
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
     """
-    how = PLANNED[problem.experiment.strategy_name]
-    usable = usable_limits(limits, problem.rentables, elapsed)
-    wished = Limits(usable.deadline, None) if how.in_time else usable
+    how = PLANNED[question.problem.experiment.strategy_name]
+    usable = question.usable
+    in_time = Limits(usable.deadline, None)
     try:
-        return _stages_within(problem, limits, options, usable, wished, quick=quick)
+        return _stages_within(question, in_time if how.in_time else usable, quick=quick)
     except InfeasibleError:
         if not force:
             raise
     try:
-        return _stages_within(problem, limits, options, usable, Limits(usable.deadline, None))
+        return _stages_within(question, in_time)
     except InfeasibleError as error:
         if error.fastest is None:
             raise
-        return problem, Asked(request_for(problem, usable), usable, options.aim), error.fastest
+        asked = Asked(request_for(question.problem, usable), usable, question.options.aim)
+        return question, asked, error.fastest
 
 
 def _stages_within(
-    problem: Problem,
-    limits: Limits,
-    options: PlanOptions,
-    usable: Limits,
-    wished: Limits,
-    *,
-    quick: bool = False,
-) -> tuple[Problem, Asked, Plan]:
-    """Return the best stages within the wished limits; `limits` are the user's own."""
+    question: Question, wished: Limits, *, quick: bool = False
+) -> tuple[Question, Asked, Plan]:
+    """Return the best stages within the wished limits."""
+    problem = question.problem
+    options = question.options
     asked = wished if options.confidence is not None else fitting(wished)
     how = PLANNED[problem.experiment.strategy_name]
     request = request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
     planner = quick_form(planner) if quick else planner
-    planner = sure_planner(planner, options, problem.experiment)
+    planner = sure_planner(planner, question)
     try:
         if how.explores:
             plan = _seer(problem, request)
@@ -235,20 +253,10 @@ def _stages_within(
                 problem, request = _explored(problem, request, planner)
             plan = planner.plan(request)
     except InfeasibleError as error:
-        raise _explained(error, request, limits, options) from None
+        raise _explained(error, request, question) from None
     aim: Aim = "trials" if how.explores else options.aim
-    return problem, Asked(replace(request, limits=usable), asked, aim), plan
-
-
-def usable_limits(limits: Limits, rentables: Sequence[Rentable], elapsed: float = 0.0) -> Limits:
-    """Return what a plan may take, less what the run needs before and after it."""
-    if limits.deadline is None:
-        return limits
-    profiles = [rentable.profile for rentable in rentables]
-    # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
-    returned = min(profile.release.mean for profile in profiles)
-    reserve = elapsed + SETUP_SECONDS + drain_seconds(*profiles) - returned
-    return replace(limits, deadline=max(0.0, limits.deadline - reserve))
+    planned_for = Asked(replace(request, limits=question.usable), asked, aim)
+    return replace(question, problem=problem), planned_for, plan
 
 
 def _seer(problem: Problem, request: PlanRequest) -> Plan:
@@ -342,8 +350,10 @@ def _tightened(limit: float | None, taken: float, excess: float) -> float | None
     return min(limit, taken) / excess * (1 - _STEP)
 
 
-def sure_planner(planner: Planner, options: PlanOptions, experiment: Experiment) -> Planner:
+def sure_planner(planner: Planner, question: Question) -> Planner:
     """Return the planner, or one as sure as was wished by the forecast of the runs."""
+    experiment = question.problem.experiment
+    options = question.options
     replans = PLANNED[experiment.strategy_name].replans
     if options.confidence is not None:
         return _Sure(planner, options.confidence, experiment.seed, replans)
@@ -389,11 +399,10 @@ def _explored(
     return replace(problem, experiment=changed), replace(request, work=stages_found)
 
 
-def _explained(
-    error: InfeasibleError, request: PlanRequest, limits: Limits, options: PlanOptions
-) -> InfeasibleError:
+def _explained(error: InfeasibleError, request: PlanRequest, question: Question) -> InfeasibleError:
     """Return the error with what is kept in reserve, and the plan nearest to both limits."""
-    share = f" and {MARGIN:.0%} of each limit" if options.confidence is None else ""
+    limits = question.limits
+    share = f" and {MARGIN:.0%} of each limit" if question.options.confidence is None else ""
     kept = ", ".join(
         [
             *([format_seconds(limits.deadline)] if limits.deadline is not None else []),
