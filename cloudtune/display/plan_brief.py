@@ -40,17 +40,18 @@ _RARE = 0.05
 def title(proposal: Proposal) -> str:
     """Return the subject of the plan: how many trials, how far, and by which strategy."""
     plan = proposal.plan
-    scale = proposal.scale
-    first, last = proposal.epochs
+    experiment = proposal.experiment
+    scale = experiment.scale
+    last = experiment.span.max
     if plan.strategy in SEARCHES:
         what = f"a search for the best model, at most {scale.counted(last)} a trial"
     elif plan.staged is None:
         what = f"up to {scale.counted(last)} a trial"
     else:
         trials = counted(proposal.trials or 0, "trial")
-        what = f"{trials}, {first * scale.every:,} to {scale.counted(last)} each, "
-        what += f"1 in {proposal.eta} goes on"
-    return f"Plan of {proposal.name}: {what} ({plan.by})"
+        what = f"{trials}, {experiment.span.min * scale.every:,} to {scale.counted(last)} each, "
+        what += f"1 in {experiment.eta} goes on"
+    return f"Plan of {experiment.name}: {what} ({plan.by})"
 
 
 def reason(proposal: Proposal) -> list[Fact]:
@@ -79,8 +80,8 @@ def expected(proposal: Proposal) -> Sheet:
             _row("cost", estimate.dollars, forecast.dollars, limits.budget, forecast.in_money)
         )
     if plan.followed is None:
-        scale = proposal.scale
-        last = scale.counted(proposal.epochs[1])
+        scale = proposal.experiment.scale
+        last = scale.counted(proposal.experiment.span.max)
         cap = "" if proposal.trials is None else f"{proposal.trials:,}"
         rows.append(("configurations", *_figures(forecast.trials), cap, ""))
         rows.append(
@@ -133,12 +134,13 @@ def facts(proposal: Proposal) -> list[Fact]:
     unusual = [fact for fact in billing if not fact.startswith("by the second")]
     if unusual and not plan.free:
         lines.append(Fact("billed", "; ".join(unusual)))
-    if proposal.head is not None:
-        head = f"the head, an instance for ${proposal.head:,.4g} an hour, controls the run"
-        if proposal.head_seconds and proposal.limits.deadline is not None:
-            head += f"; about {format_seconds(proposal.head_seconds)} of the deadline start it"
+    charges = proposal.experiment.charges
+    if charges.head is not None:
+        head = f"the head, an instance for ${charges.head:,.4g} an hour, controls the run"
+        if charges.head_start and proposal.limits.deadline is not None:
+            head += f"; about {format_seconds(charges.head_start)} of the deadline start it"
         lines.append(Fact("head", head))
-    if proposal.target is not None:
+    if proposal.experiment.strategy.target is not None:
         lines.append(Fact("target", plan_tables.target_text(proposal)))
     if plan.followed is not None and not plan.free:
         proven = plan_tables.quality(plan, proposal.objective or "")
@@ -182,7 +184,7 @@ def fleet(plan: Plan) -> str:
 
 def stages(proposal: Proposal, plan: Plan) -> Sheet:
     """Return the stages, one row each, in at most eight rows."""
-    scale = proposal.scale
+    scale = proposal.experiment.scale
     rows: list[tuple[str, ...]] = []
     for number, stage in enumerate(plan.stages, start=1):
         groups = stage.groups
@@ -224,7 +226,7 @@ def instead(proposal: Proposal) -> Sheet | None:
         columns = (
             "Instead",
             "configurations",
-            f"{proposal.scale.unit}s of the best",
+            f"{proposal.experiment.scale.unit}s of the best",
             "time",
             "cost",
         )
@@ -240,7 +242,7 @@ def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     limits = proposal.limits
     for other in proposal.alternatives:
         forecast = other.plan.forecast
-        every = proposal.scale.every
+        every = proposal.experiment.scale.every
         yield (
             _named(other, limits),
             f"{forecast.trials.p50:,.0f}",
@@ -346,7 +348,7 @@ def rests_on(proposal: Proposal) -> list[Fact]:
 
 def _speed(proposal: Proposal) -> str:
     """Return the seconds of an epoch by type, their uncertainty, and where they were observed."""
-    scale = proposal.scale
+    scale = proposal.experiment.scale
     types: dict[str, list[str]] = {}
     for note in proposal.profiles:
         seconds = format_seconds(note.epoch_seconds)

@@ -41,7 +41,7 @@ def show_head(out: Console, proposal: Proposal) -> None:
 
 def show_all(out: Console, proposal: Proposal) -> None:
     """Print a plan in full: `--verbose`."""
-    out.print(Text(f"Plan of {proposal.name}", style="bold"))
+    out.print(Text(f"Plan of {proposal.experiment.name}", style="bold"))
     print_facts(out, [*plan_brief.reason(proposal), *plan_tables.header(proposal)])
     if proposal.plan.staged is not None:
         print_sheet(out, plan_tables.stages_of(proposal))

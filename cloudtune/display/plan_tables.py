@@ -22,7 +22,9 @@ from cloudtune.model.units import format_clock, format_dollars, format_seconds
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import WHOSE
+from cloudtune.runs import home
 from cloudtune.runs.figures import Figures, RungReport
+from cloudtune.runs.job import named_sampler
 
 _ROUNDING = 1e-6
 # Prices older than this many days get a warning.
@@ -40,12 +42,14 @@ SUPERLATIVES = {"cost": "cheapest", "time": "fastest"}
 def header(proposal: Proposal) -> list[Fact]:
     """Return the request, and the basis of the answer."""
     plan = proposal.plan
-    concurrent = proposal.max_concurrent
+    experiment = proposal.experiment
+    concurrent = experiment.strategy.max_concurrent
+    target = experiment.strategy.target
     return [
         Fact("job", _job(proposal)),
-        *deciders(plan, proposal.scale),
+        *deciders(plan, experiment.scale),
         *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
-        *([] if proposal.target is None else [Fact("", target_text(proposal))]),
+        *([] if target is None else [Fact("", target_text(proposal))]),
         *([] if proposal.objective is None else [Fact("asked", _asked(proposal))]),
         Fact("limits", _limits(proposal)),
         *price_facts(proposal.prices),
@@ -72,22 +76,22 @@ def _widths_and_fleet(plan: RunPlan) -> str:
 
 
 def _job(proposal: Proposal) -> str:
-    (first, last) = proposal.epochs
-    scale = proposal.scale
+    experiment = proposal.experiment
+    span = experiment.span
+    scale = experiment.scale
     if proposal.trials is None:
         count = "as many trials as the limits allow"
     else:
         count = "" if proposal.plan.staged else "up to "
         count += counted(proposal.trials, "trial")
-    return (
-        f"{count} ({proposal.sampler} sampler), "
-        f"{scale.unit}s {first * scale.every:,} to {last * scale.every:,}, eta {proposal.eta}"
-    )
+    epochs = f"{scale.unit}s {span.min * scale.every:,} to {span.max * scale.every:,}"
+    return f"{count} ({named_sampler(experiment)[0]} sampler), {epochs}, eta {experiment.eta}"
 
 
 def target_text(proposal: Proposal) -> str:
     """Return the value of the metric that ends the run; only for a run with a target."""
-    return f"ends as soon as {proposal.metric} is {proposal.target:g}"
+    experiment = proposal.experiment
+    return f"ends as soon as {experiment.metric.name} is {experiment.strategy.target:g}"
 
 
 def _how(plan: RunPlan, scale: Scale) -> str:
@@ -141,10 +145,10 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
 
 def stages_of(proposal: Proposal) -> Sheet:
     """Return the stages of a proposal that has some."""
-    assert proposal.plan.staged is not None
-    return stages(
-        proposal.plan.staged, proposal.basis.text, free=proposal.plan.free, scale=proposal.scale
-    )
+    plan = proposal.plan
+    assert plan.staged is not None
+    scale = proposal.experiment.scale
+    return stages(plan.staged, proposal.basis.text, free=plan.free, scale=scale)
 
 
 def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EPOCHS) -> Sheet:
@@ -348,8 +352,9 @@ def creation(proposal: Proposal) -> list[Fact]:
     label, most = ("launches", "") if plan.followed else ("rents", "up to ")
     worst = f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}"
     head = "one process on this machine"
-    if proposal.head is not None:
-        head = f"the head, an instance for ${proposal.head:,.4g} an hour; this machine may sleep"
+    price = proposal.experiment.charges.head
+    if price is not None:
+        head = f"the head, an instance for ${price:,.4g} an hour; this machine may sleep"
     billing = () if plan.free else dict.fromkeys(offer.billing for offer in plan.launches)
     by = f"by the {plan.fleet_rule} fleet rule; never more than {plan.max_instances} in all"
     return [
@@ -358,7 +363,7 @@ def creation(proposal: Proposal) -> list[Fact]:
         *(Fact("" if n else "billed", text) for n, text in enumerate(billing)),
         *_caps(proposal),
         Fact("head", head),
-        Fact("checkpoints", proposal.storage),
+        Fact("checkpoints", home.storage(proposal.experiment.storage)),
         *_charges(proposal),
         *([] if plan.free else [Fact("worst case", worst)]),
         *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
@@ -388,7 +393,7 @@ def _caps(proposal: Proposal) -> Iterator[Fact]:
 
 def _charges(proposal: Proposal) -> Iterator[Fact]:
     charges = proposal.plan.charges
-    head = proposal.head or 0.0
+    head = proposal.experiment.charges.head or 0.0
     hourly = charges.usd_per_second * 3600 - head
     added = max((offer.added_usd_per_hour for offer in proposal.plan.offers), default=0.0)
     parts = [

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from cloudtune.clock import utc_date
+from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
 from cloudtune.model.plans import Limits, Rentable, RunPlan
 from cloudtune.model.scaling import Provenance, ScalingProfile, Seen
 from cloudtune.model.serialization import encode
-from cloudtune.model.text import Scale, fleet_text, proof
+from cloudtune.model.text import fleet_text, proof
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.planning.alternatives import (
     ON_SPOT,
@@ -84,20 +85,10 @@ class Proposal:
     - `considered`: the number of offers to choose from.
     - `basis`: the origin of all its seconds and dollars.
     - `worst_dollars`: the bill if everything goes wrong, as in `worst_why`.
-    - `epochs`: in reports; `scale` converts them to the experiment's unit.
-    - `head`: dollars per hour of the instance that carries the run; None if the user's machine
-      does. It takes `head_seconds` of the deadline to start.
     """
 
-    name: str
+    experiment: Experiment
     trials: int | None
-    epochs: tuple[int, int]
-    scale: Scale
-    eta: int
-    sampler: str
-    max_concurrent: int | None
-    target: float | None
-    metric: str
     objective: str | None
     confidence: float | None
     limits: Limits
@@ -109,10 +100,7 @@ class Proposal:
     considered: int
     worst_dollars: float
     worst_why: str
-    storage: str
     basis: Basis
-    head: float | None = None
-    head_seconds: float = 0.0
     assumptions: tuple[str, ...] = ()
     as_planned: RunPlan | None = None
     unsure: tuple[str, ...] = ()
@@ -152,15 +140,8 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
     worst, why = worst_bill(plan, planned.limits, planned.rentables)
     notes = (profile_note(rentable.profile, today) for rentable in planned.rentables)
     return Proposal(
-        name=experiment.name,
+        experiment=experiment,
         trials=max_trials(experiment) if staged is None else staged.stages[0].stage.trials,
-        epochs=(experiment.span.min, experiment.span.max),
-        scale=experiment.scale,
-        eta=experiment.eta,
-        sampler=named_sampler(experiment)[0],
-        max_concurrent=experiment.strategy.max_concurrent,
-        target=experiment.strategy.target,
-        metric=experiment.metric.name,
         objective=None if asked is None else asked.aim,
         confidence=planned.options.confidence,
         limits=planned.limits,
@@ -172,9 +153,6 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         considered=len(planned.problem.rentables),
         worst_dollars=worst,
         worst_why=why,
-        storage=home.storage(experiment.storage),
-        head=experiment.charges.head,
-        head_seconds=experiment.charges.head_start,
         basis=basis_of(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
         as_planned=as_planned(planned) if others == "all" else None,
@@ -333,8 +311,9 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     The plans of the front come with their figures only.
     """
     plan = proposal.plan
+    experiment = proposal.experiment
     data = {
-        "experiment": proposal.name,
+        "experiment": experiment.name,
         "strategy": plan.strategy,
         "allocator": plan.allocator,
         "fleet_rule": plan.fleet_rule,
@@ -343,13 +322,13 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "derived_deadline": proposal.derived,
         "short_of": proposal.short_of,
         "trials": proposal.trials,
-        "epochs": proposal.epochs,
-        "progress": encode(proposal.scale),
-        "eta": proposal.eta,
-        "sampler": proposal.sampler,
-        "max_concurrent": proposal.max_concurrent,
-        "target": proposal.target,
-        "metric": proposal.metric,
+        "epochs": (experiment.span.min, experiment.span.max),
+        "progress": encode(experiment.scale),
+        "eta": experiment.eta,
+        "sampler": named_sampler(experiment)[0],
+        "max_concurrent": experiment.strategy.max_concurrent,
+        "target": experiment.strategy.target,
+        "metric": experiment.metric.name,
         "objective": proposal.objective,
         "confidence": proposal.confidence,
         "limits": encode(proposal.limits),
@@ -377,8 +356,8 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "profiles": encode(proposal.profiles),
         "considered": proposal.considered,
         "worst": {"dollars": proposal.worst_dollars, "why": proposal.worst_why},
-        "storage": proposal.storage,
-        "head_usd_per_hour": proposal.head,
+        "storage": home.storage(experiment.storage),
+        "head_usd_per_hour": experiment.charges.head,
         "assumptions": proposal.assumptions,
     }
     strict: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Charges, Forecast, Group, Limits, Plan, Rentable, RunPlan, Spread
 from cloudtune.model.scaling import Provenance, ScalingProfile
-from cloudtune.model.text import EPOCHS
 from cloudtune.planners.cost_model import price
 from cloudtune.planning.alternatives import Alternative, Point
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
@@ -90,19 +90,28 @@ def run_of(plan: Plan, chance: float | None = 0.973, **fields: object) -> RunPla
     return run_plan(plan, replace(forecast(plan, chance), **fields))  # type: ignore[arg-type]
 
 
-def proposal(**changes: object) -> Proposal:
+def proposal(
+    name: str = "digits",
+    storage: str = "s3://bucket/digits",
+    target: float | None = None,
+    **changes: object,
+) -> Proposal:
     """Return a full proposal; a deadline of half an hour and a budget of $5, by default."""
     slow = shrinking(CHEAP, 4)
+    fields = {
+        "name": "digits",
+        "train": "train.py:train",
+        "metric": {"name": "score", "mode": "max"},
+        "search": {"x": {"uniform": [0, 1]}},
+        "epochs": {"min": 1, "max": 16},
+        "eta": 4,
+        "strategy": {"name": "sha", "target": target},
+        "storage": storage,
+    }
+    experiment = Experiment.model_validate(fields).model_copy(update={"name": name})
     made = Proposal(
-        name="digits",
+        experiment=experiment,
         trials=16,
-        epochs=(1, 16),
-        scale=EPOCHS,
-        eta=4,
-        sampler="random",
-        max_concurrent=None,
-        target=None,
-        metric="score",
         objective="cost",
         confidence=0.95,
         limits=Limits(deadline=1800.0, budget=5.0),
@@ -130,7 +139,6 @@ def proposal(**changes: object) -> Proposal:
         considered=282,
         worst_dollars=6.5,
         worst_why="every spot instance is taken back once",
-        storage="s3://bucket/digits",
         basis=Basis("published 7 months ago for p9.big", ("published", "derived")),
         assumptions=("an instance joins within 35s of its request",),
     )

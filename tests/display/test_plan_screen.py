@@ -1,5 +1,6 @@
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
     assert line(saved, "strategy").startswith("strategy hypersched")
 
 
-def searching(**changes: object) -> Proposal:
+def searching(**changes: Any) -> Proposal:
     """Return a proposal of the default search, with half and twice its budget."""
     plan = replace(
         run_of(MIXED, source="policy", results=1.0),
@@ -177,8 +178,11 @@ def searching(**changes: object) -> Proposal:
         staged=None,
     )
     others = (Alternative("half the budget", plan), Alternative("twice the budget", plan))
-    given = {"alternatives": others, "front": (), "objective": None, "trials": None, **changes}
-    return proposal(plan=plan, chosen="the best model that 30m and $5.00 can buy", **given)
+    return proposal(
+        plan=plan,
+        chosen="the best model that 30m and $5.00 can buy",
+        **{"alternatives": others, "front": (), "objective": None, "trials": None, **changes},
+    )
 
 
 @pytest.mark.parametrize("columns", [80, 100])

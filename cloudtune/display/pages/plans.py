@@ -24,7 +24,7 @@ def plan_page(proposal: Proposal) -> str:
         UsageError: plotly isn't installed.
     """
     head = facts(plan_tables.header(proposal))
-    return document(f"Plan of {proposal.name}", head, list(_sections(proposal)))
+    return document(f"Plan of {proposal.experiment.name}", head, list(_sections(proposal)))
 
 
 def _sections(proposal: Proposal) -> Iterator[PageSection]:
