@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from cloudtune.display.live.panel import RunPanel
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import Entry, entry_of, read_header
 from cloudtune.runs.job import basis_of
@@ -105,13 +106,12 @@ def followed(path: Path, over: Callable[[], bool], driven: Callable[[], bool]) -
 def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
     """Return the screen for a run of a job."""
     epochs = job.experiment.span
-    return RunScreen(
-        out,
+    panel = RunPanel(
         policy,
-        rung_epochs(epochs.min, epochs.max, job.experiment.eta),
-        basis=basis_of(job.experiment, job.rentables),
+        forecast=job.plan.forecast,
         before=job.measuring,
         free=job.plan.free,
-        forecast=job.plan.forecast,
+        emulated=basis_of(job.experiment, job.rentables).emulated,
         scale=job.experiment.scale,
     )
+    return RunScreen(out, panel, rung_epochs(epochs.min, epochs.max, job.experiment.eta))

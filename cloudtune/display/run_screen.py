@@ -22,12 +22,9 @@ from cloudtune.model.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.model.plans import Forecast, StagePlan
+from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import OVER, Status, TrialProgress
-from cloudtune.model.scaling import MEASURED
 from cloudtune.model.text import (
-    EPOCHS,
-    Scale,
     counted,
     gpus_text,
     machine_text,
@@ -35,8 +32,6 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_dollars, format_seconds
-from cloudtune.policy.run import RunPolicy
-from cloudtune.profiles.provenance import Basis
 
 _PROGRESS_SECONDS = 15.0
 _GLANCE_SECONDS = 0.5
@@ -51,49 +46,24 @@ _LEFT: dict[Status, str] = {"parked": "paused", "cut": "cut", "finished": "finis
 
 
 class RunScreen:
-    """Prints a live run: a line for each change, and one for progress.
+    """Prints a live run (`panel`): a line for each change, and one for progress.
 
     `rungs` are the epochs at which trials are compared: a trial that continues there without
     leaving its GPUs is reported as promoted. Epochs granted in between get no line.
 
-    `basis` is the origin of seconds and dollars; `before` are the dollars of the same budget spent
-    on measuring the script, whose time counts too. With `free`, dollars aren't shown. `forecast` is
-    the forecast before the run; `scale` is how the experiment counts.
-
-    On a terminal a panel (`display/live`) stays below the lines and is updated every second; with
+    On a terminal the panel stays below the lines and is updated every second; with
     few lines it is the line of progress. Use the screen as a context manager: the panel disappears
     at its end. Until then unread output is dropped, and nothing waits for a reader.
     """
 
-    def __init__(
-        self,
-        out: Console,
-        policy: RunPolicy,
-        rungs: Iterable[int] = (),
-        *,
-        basis: Basis | None = None,
-        before: float = 0.0,
-        free: bool = False,
-        forecast: Forecast | None = None,
-        scale: Scale = EPOCHS,
-    ) -> None:
+    def __init__(self, out: Console, panel: RunPanel, rungs: Iterable[int] = ()) -> None:
         self._out = out
-        self._scale = scale
-        self._basis = basis or Basis("", (MEASURED,))
-        self._panel = RunPanel(
-            policy,
-            forecast=forecast,
-            before=before,
-            free=free,
-            emulated=self._basis.emulated,
-            scale=scale,
-        )
-        self._before = before
-        self._free = free
-        self._policy = policy
+        self._panel = panel
+        self._scale = panel.scale
+        self._policy = panel.policy
         self._rungs = frozenset(rungs)
         self._shown_at = 0.0
-        trials = policy.trials.values()  # a run that was taken over has some
+        trials = panel.policy.trials.values()  # a run that was taken over has some
         self._widths = {trial.id: trial.width for trial in trials if trial.sessions}
         self._paused = {
             trial.id
@@ -148,8 +118,8 @@ class RunScreen:
             case events.InstanceGone():
                 rented = fleet[event.intent]
                 dollars = format_dollars(rented.dollars(event.at))
-                emulated = " (emulated)" * self._basis.emulated
-                cost = "" if self._free else f", cost {dollars}{emulated}"
+                emulated = " (emulated)" * self._panel.emulated
+                cost = "" if self._panel.free else f", cost {dollars}{emulated}"
                 self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
                 if event.console:
                     self._say(event.at, f"it never joined; its console ends with: {event.console}")
@@ -229,14 +199,14 @@ class RunScreen:
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and the forecast of the bill."""
         policy = self._policy
-        before = self._before
+        before = self._panel.before
         budget = policy.limits.budget
         it = policy.itinerary
         whole = None if budget is None else budget + before
         text = format_dollars(billed(policy, at) + before) + _of(whole, format_dollars)
         if it is not None:
             text += f" (forecast {format_dollars(policy.forecast(at) + before)})"
-        return f"{text} emulated" if self._basis.emulated else text
+        return f"{text} emulated" if self._panel.emulated else text
 
     def _progress(self, at: float) -> str:
         policy = self._policy
@@ -253,7 +223,7 @@ class RunScreen:
             f"{running} running, {paused} paused, {ended} ended of {len(trials)} started",
             f"{self._scale.counted(sum(trial.epoch for trial in trials))} done",
             f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result",
-            *([] if self._free else [self._money(at)]),
+            *([] if self._panel.free else [self._money(at)]),
             format_clock(at) + _of(limits.deadline, format_clock),
             self._instances(),
         ]

@@ -183,7 +183,7 @@ def on_terminal(height: int) -> str:
     file = io.StringIO()
     out = Console(file=file, width=80, height=height, force_terminal=True, highlight=False)
     policy = LIMITED.policy(MIXED)
-    with RunScreen(out, policy, forecast=FORECAST) as screen:
+    with RunScreen(out, RunPanel(policy, FORECAST)) as screen:
         for event in (RunStarted(0.0), TimerFired(1.0, "tick")):
             screen.watch(event, policy.handle(event))
     return file.getvalue()

@@ -2,16 +2,17 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 
+from cloudtune.display.live.panel import RunPanel
 from cloudtune.display.report_screen import planned_and_actual, show_report
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.model import events
 from cloudtune.model.plans import Limits
-from cloudtune.profiles.provenance import Basis
 from cloudtune.runs.report import build
 from tests.builders import scripted, staged
 from tests.builders.proposals import MIXED, SETTING
@@ -28,7 +29,7 @@ def printed(
 def printed_run() -> list[str]:
     def show(out: Console) -> None:
         policy = SETTING.policy(MIXED)
-        run(policy, SETTING.world(), MemoryLedger(), RunScreen(out, policy).watch)
+        run(policy, SETTING.world(), MemoryLedger(), RunScreen(out, RunPanel(policy)).watch)
 
     return [line[7:] for line in printed(show)]
 
@@ -59,7 +60,7 @@ def test_a_stage_has_its_groups_and_its_cut_trials() -> None:
 def test_trouble_is_reported() -> None:
     def show(out: Console) -> None:
         policy = scripted(staged((4, 0, 2, 1, 0.25)))
-        screen = RunScreen(out, policy)
+        screen = RunScreen(out, RunPanel(policy))
         full = events.TrialFailed(11.0, "t01.1", "CUDA out of memory", "…", out_of_memory=True)
         for event in (
             events.RunStarted(0.0),
@@ -83,13 +84,13 @@ def test_trouble_is_reported() -> None:
     assert "taken over; 1 instance rented, 1 asked for" in lines
 
 
-def progress(*, basis: Basis | None = None, before: float = 0.0, free: bool = False) -> list[str]:
+def progress(**shown: Any) -> list[str]:
     """Return the lines of progress before and after the first instance is launched."""
 
     def show(out: Console) -> None:
         setting = SETTING.but(limits=Limits(3600.0, 4.75))
         policy = setting.policy(MIXED)
-        screen = RunScreen(out, policy, basis=basis, before=before, free=free)
+        screen = RunScreen(out, RunPanel(policy, **shown))
         for event in (
             events.RunStarted(0.0),
             events.TimerFired(16.0, "tick"),
@@ -111,7 +112,7 @@ def test_what_is_only_asked_for_has_cost_nothing_yet() -> None:
 
 
 def test_the_dollars_have_what_the_clock_has() -> None:
-    asked, launched = progress(before=0.25, basis=Basis("emulated", ("emulated",)))
+    asked, launched = progress(before=0.25, emulated=True)
     assert "| $0.25 of $5.00 (" in asked
     assert ") emulated |" in launched
 

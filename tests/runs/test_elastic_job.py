@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cloudtune.display.live.panel import RunPanel
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.resume import replayed
@@ -88,13 +89,13 @@ def printed_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
 
     def show(out: Console) -> None:
         def watching(policy: RunPolicy) -> Any:
-            screens = [RunScreen(out, policy, rung_epochs(1, 9, 3))]
+            screens = [RunScreen(out, RunPanel(policy), rung_epochs(1, 9, 3))]
 
             def watch(event: Event, commands: tuple[Command, ...]) -> None:
                 screens[-1].watch(event, commands)
                 stops = any(isinstance(command, StopTrial) for command in commands)
                 if stops and len(screens) <= taken_over:
-                    screens.append(RunScreen(out, policy, rung_epochs(1, 9, 3)))
+                    screens.append(RunScreen(out, RunPanel(policy), rung_epochs(1, 9, 3)))
 
             return watch
 
@@ -136,7 +137,9 @@ def test_a_clone_is_reported_with_where_it_begins() -> None:
     start = StartTrial("t09.1", "t09", {}, 1.0, (), "store/t01/epoch-00005", 5, 9)
     from cloudtune.model.events import TrialStopped
 
-    file = printed(lambda out: RunScreen(out, policy).watch(TrialStopped(65.0, "t01.1"), (start,)))
+    file = printed(
+        lambda out: RunScreen(out, RunPanel(policy)).watch(TrialStopped(65.0, "t01.1"), (start,))
+    )
     assert file == [" 1:05  starts t09 on 1 GPU, from epoch 5 of another trial's checkpoint"]
 
 
