@@ -58,15 +58,6 @@ def _trials(result: Result) -> Sequence[TrialProgress]:
     return result.report.policy.ranking()
 
 
-def _epochs(result: Result) -> dict[str, list[EpochSpan]]:
-    """Return the counted epochs of each trial, in order."""
-    by_trial: dict[str, list[EpochSpan]] = {}
-    counts = result.report.timeline.counted().values()
-    for epoch in sorted(counts, key=lambda epoch: epoch.number):
-        by_trial.setdefault(epoch.trial, []).append(epoch)
-    return by_trial
-
-
 def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
     """Return the configuration with flat names such as `optimizer/lr` and scalar values."""
     return {
@@ -125,7 +116,7 @@ def _tensorboard(result: Result, target: str) -> str:
     from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415
 
     began = result.report.job.began
-    epochs = _epochs(result)
+    epochs = result.report.epochs_by_trial
     frame = result.trials.set_index("trial")
     own = f"metric/{result.metric}"  # if it has the name of one of our columns
     column = own if own in frame.columns else result.metric
@@ -164,7 +155,7 @@ def _mlflow(result: Result, target: str) -> str:
             if client.get_experiment_by_name(result.name) is not None:
                 raise UsageError(f"--out {target} already has an export of {result.name}")
             experiment = client.create_experiment(result.name, artifact_location=files)
-            epochs = _epochs(result)
+            epochs = result.report.epochs_by_trial
             for trial in _trials(result):
                 _log(result, client, experiment, trial, epochs.get(trial.id, []))
         except MlflowException as error:
@@ -200,7 +191,7 @@ def _millis(result: Result, at: float) -> int:
 
 
 def _wandb(result: Result, target: str) -> str:
-    epochs = _epochs(result)
+    epochs = result.report.epochs_by_trial
     with tempfile.TemporaryDirectory() as scratch, _wandb_in(scratch):
         import wandb  # noqa: PLC0415
 

@@ -95,8 +95,21 @@ def experiment_options(command: Command) -> Command:
     return _with(options, command)
 
 
+def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
+    """Return the strategies on the menu whose names start with `begun`."""
+    return [name for name in menu.STRATEGIES if name.startswith(begun)]
+
+
+def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
+    if name is None:
+        return None
+    from cloudtune.policy.registry import STRATEGIES, named
+
+    return named("strategy", name, {*STRATEGIES, *menu.STRATEGIES})
+
+
 def search_options(command: Command) -> Command:
-    """Add the options for what the text of a script may leave open."""
+    """Add the options for what the text of a script may leave open, and for the strategy."""
     options = [
         click.option(
             "--search",
@@ -108,6 +121,13 @@ def search_options(command: Command) -> Command:
             "--metric", metavar="NAME:MODE", help="Metric to optimize, such as accuracy:max."
         ),
         click.option("--epochs", type=int, help="Number of epochs of a full training."),
+        click.option(
+            "--strategy",
+            metavar="NAME",
+            callback=_strategy,
+            shell_complete=_strategies,
+            help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
+        ),
     ]
     return _with(options, command)
 
@@ -175,7 +195,7 @@ def _ask(gap: Gap) -> str:
 
 
 def planning_options(command: Command) -> Command:
-    """Add the options for planning."""
+    """Add the options for planning, the profile among them."""
     options = [
         click.option(
             "--objective",
@@ -190,6 +210,11 @@ def planning_options(command: Command) -> Command:
             "--confidence",
             type=click.FloatRange(0.5, 0.999),
             help="Meet the limits with this probability, rather than on average.",
+        ),
+        click.option(
+            "--profile",
+            metavar="FILE|NAME",
+            help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
         ),
     ]
     return _with(options, command)
@@ -208,31 +233,12 @@ def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
 
 
-def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
-    """Return the strategies on the menu whose names start with `begun`."""
-    return [name for name in menu.STRATEGIES if name.startswith(begun)]
+def _output(*forms: str, text: str | None = None) -> Callable[[Command], Command]:
+    """Return the option that chooses a form of output other than a table."""
+    kind = click.Choice(["table", *forms])
+    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)
 
 
-def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
-    if name is None:
-        return None
-    from cloudtune.policy.registry import STRATEGIES, named
-
-    return named("strategy", name, {*STRATEGIES, *menu.STRATEGIES})
-
-
-STRATEGY = click.option(
-    "--strategy",
-    metavar="NAME",
-    callback=_strategy,
-    shell_complete=_strategies,
-    help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
-)
-PROFILE = click.option(
-    "--profile",
-    metavar="FILE|NAME",
-    help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
-)
 HERE = click.option(
     "--here/--head",
     default=None,
@@ -243,23 +249,10 @@ TRY_FIRST = click.option(
     default=None,
     help="Train one trial for an epoch on this machine before renting (aws: unless profiled).",
 )
-OUTPUT = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
-OUTPUT_JSONL = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "jsonl"]),
-    default="table",
-    show_default=True,
-    help="jsonl: one JSON object per line, for programs (docs/watch.md).",
-)
-OUTPUT_YAML = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
+OUTPUT = _output("json")
+OUTPUT_YAML = _output("json", "yaml")
+OUTPUT_JSONL = _output(
+    "jsonl", text="jsonl: one JSON object per line, for programs (docs/watch.md)."
 )
 YES = click.option("-y", "--yes", is_flag=True, help="Rent without asking first (aws asks).")
 PACE = click.option(

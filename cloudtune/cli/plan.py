@@ -64,9 +64,7 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @options.experiment_options
 @options.search_options
-@options.STRATEGY
 @options.planning_options
-@options.PROFILE
 @click.option(
     "--point",
     type=int,
@@ -188,9 +186,7 @@ def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> in
 @click.argument("experiment", type=click.Path(path_type=Path))
 @options.experiment_options
 @options.search_options
-@options.STRATEGY
 @options.planning_options
-@options.PROFILE
 @click.option("--force", is_flag=True, help="Simulate even if no plan meets the limits.")
 @HTML
 @options.OUTPUT

@@ -34,9 +34,7 @@ _INTERRUPTED = 130
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT|PLAN", type=click.Path(path_type=Path))
 @options.experiment_options
 @options.search_options
-@options.STRATEGY
 @options.planning_options
-@options.PROFILE
 @options.PACE
 @options.TRY_FIRST
 @click.option(
@@ -284,7 +282,6 @@ def _followed(wanted: Experiment, send: Callable[[HeadOffer], Sent]) -> tuple[in
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @options.experiment_options
 @options.search_options
-@options.STRATEGY
 def try_(experiment: Path, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
     from cloudtune.api.experiments import load_experiment

@@ -163,7 +163,7 @@ class Menu:
 def _sizes(request: PlanRequest, index: int, *, any_size: bool) -> list[int]:
     """Return the numbers of instances of a rentable that a best plan may have."""
     rentable = request.rentables[index]
-    most = min(rentable.most, request.max_instances, _quota(request, rentable))
+    most = _most(request, rentable)
     trials = tuple(sorted({stage.trials for stage in request.work}))
     if any_size and most <= _ALL_SIZES:
         return list(range(1, most + 1))
@@ -220,11 +220,12 @@ def _needs(trials: int) -> frozenset[int]:
     return frozenset(math.ceil(trials / waves) for waves in range(1, trials + 1))
 
 
-def _quota(request: PlanRequest, rentable: Rentable) -> int:
-    """Return how many instances of an offer the vCPU quotas admit."""
+def _most(request: PlanRequest, rentable: Rentable) -> int:
+    """Return how many instances of an offer may be alive at once, by all limits."""
+    most = min(rentable.most, request.max_instances)
     quota = request.vcpu_quotas.get(rentable.offer.quota)
     vcpus = rentable.offer.instance_type.vcpus
-    return request.max_instances if quota is None or vcpus == 0 else quota // vcpus
+    return most if quota is None or vcpus == 0 else min(most, quota // vcpus)
 
 
 def _pairs(
@@ -244,11 +245,7 @@ def _pairs(
 
 
 def _mixed_sizes(request: PlanRequest, index: int, few: Sequence[int]) -> Sequence[int]:
-    most = min(
-        request.rentables[index].most,
-        request.max_instances - 1,
-        _quota(request, request.rentables[index]),
-    )
+    most = min(request.max_instances - 1, _most(request, request.rentables[index]))
     return range(1, most + 1) if most <= _ALL_SIZES else [size for size in few if size <= most]
 
 
@@ -364,7 +361,7 @@ class _Figures:
             rentable,
             (rentable.gpus, *billing, quota),
             offer.usd_per_second,
-            min(rentable.most, _quota(request, rentable), request.max_instances),
+            _most(request, rentable),
             offer.instance_type.vcpus if quota else 0,
             {width: rentable.epoch_seconds(width) for width in profile.widths},
             tuple(delay.mean for delay in delays),

@@ -10,20 +10,16 @@ number of labels, because few of them beat one another.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
 from cloudtune.model.plans import Limits, Objective
-from cloudtune.planners.arrays import Bools
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Step
-from cloudtune.planners.dp.options import Menu, Options
+from cloudtune.planners.dp.options import Menu
 from cloudtune.planners.dp.options import undominated as without_beaten
 from cloudtune.planners.dp.ways import Aim, Solution, Ways, promising
-
-Allowed = Callable[[int, Options], Bools]
 
 # Options of each stage and labels after it, in each round; the last is the proof.
 _ROUNDS: tuple[tuple[int | None, int | None], ...] = ((60, 150), (300, 400), (None, None))
@@ -36,14 +32,11 @@ _ROUNDED_ROUNDS = ((60, 150), (None, 1000))
 class Search:
     """The stages of a request and their options, for questions with any limits.
 
-    `allowed(stage, options)` restricts the options of a stage. With `rounded`, bills are rounded
-    up; without, they are exact, which is never higher. `proven` says whether the last answer is the
-    best that the options allow.
+    With `rounded`, bills are rounded up; without, they are exact, which is never higher. `proven`
+    says whether the last answer is the best that the options allow.
     """
 
-    def __init__(
-        self, request: PlanRequest, allowed: Allowed | None = None, *, rounded: bool = False
-    ) -> None:
+    def __init__(self, request: PlanRequest, *, rounded: bool = False) -> None:
         self.proven = True
         delays = DelayColumns.of(request, rounded=rounded)
         menu = Menu.of(request, rounded=rounded)
@@ -54,8 +47,6 @@ class Search:
         for number, stage in enumerate(request.work):
             step = Step(request, stage, delays, number == last)
             menu_here = menu.stage(stage)
-            if allowed is not None:
-                menu_here = menu_here.only(allowed(number, menu_here))
             steps.append(step)
             options.append(menu_here)
             # Only here it is certain that no instance can be kept: later bounds assume the best.
