@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from cloudtune.model.plans import Limits, Objective, Plan, RunPlan
+from cloudtune.model.text import limit_texts
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid, gap_to, least_of
@@ -76,10 +77,6 @@ def _why(limits: Limits, fastest: Plan | None, cheapest: Plan | None) -> str:
             "no measured width fits on the instances allowed; raise cloud.max_instances, or the "
             "vCPU quota that it is bounded by"
         )
-    wanted = [
-        *([f"within {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
-        *([f"for {format_dollars(limits.budget)}"] if limits.budget is not None else []),
-    ]
     late = fastest.estimate.seconds > (limits.deadline or math.inf)
     dear = cheapest.estimate.dollars > (limits.budget or math.inf)
     if late and not dear:
@@ -90,10 +87,15 @@ def _why(limits: Limits, fastest: Plan | None, cheapest: Plan | None) -> str:
         ends = f"The fastest takes {described(fastest)}; the cheapest takes {described(cheapest)}"
     options = [f"--{name}" for name, limit in asdict(limits).items() if limit is not None]
     return (
-        f"no plan finishes {' '.join(wanted)}. {ends}. "
+        f"no plan finishes {wanted(limits)}. {ends}. "
         f"Raise {' or '.join(options)}, try fewer trials, or let the run stop at its limits "
         "with `cloudtune run --force`."
     )
+
+
+def wanted(limits: Limits) -> str:
+    """Return "within 2h for $40.00"."""
+    return " ".join(limit_texts(limits, "within ", "for "))
 
 
 def described(plan: Plan) -> str:

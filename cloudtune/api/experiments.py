@@ -220,13 +220,6 @@ def limits_of(experiment: Experiment) -> Limits:
     return Limits(experiment.limits.deadline, experiment.limits.budget)
 
 
-def limits_left(limits: Limits, spent: float, elapsed: float = 0.0) -> Limits:
-    """Return what is left of limits after `spent` dollars and `elapsed` seconds."""
-    deadline = None if limits.deadline is None else limits.deadline - elapsed
-    budget = None if limits.budget is None else limits.budget - spent
-    return Limits(deadline, budget)
-
-
 def load_problem(experiment: Experiment, profile: str | None) -> Problem:
     """Return the planning problem of an experiment.
 

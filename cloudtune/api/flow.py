@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from cloudtune.api.experiments import limits_left, limits_of, plan_or_forced
+from cloudtune.api.experiments import limits_of, plan_or_forced
 from cloudtune.api.watching import Onlooker
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
@@ -29,7 +29,7 @@ from cloudtune.running.measuring import Measured
 from cloudtune.running.resume import Further, resume_job
 from cloudtune.running.runner import Ended, Watch
 from cloudtune.runs import history, home
-from cloudtune.runs.job import Job, choice_of
+from cloudtune.runs.job import Job, choice_of, job_of_ledger
 from cloudtune.runs.report import Report, keep_best, load
 from cloudtune.train.storage import CheckpointError, tell
 
@@ -82,7 +82,7 @@ def _profile_first(
                 pace=pace,
                 pack="auto" if _may_pack(wanted, machine) else 1,
                 only_known=True,
-                limits=_part_of_time(limits_left(cap, spent, unix_time() - now), part),
+                limits=_part_of_time(cap.less(unix_time() - now, spent), part),
                 core_seconds=profiles[0].provenance.core_seconds if profiles else None,
                 enough_usd=part * (enough - spent),
             )
@@ -151,7 +151,7 @@ def tune(
     with home.with_module(wanted):
         problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
         refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
-        limits = limits_left(limits_of(wanted), spent)
+        limits = limits_of(wanted).less(dollars=spent)
         elapsed = unix_time() - began
         insists = onlooker.insists
         try:
@@ -217,7 +217,7 @@ def go_on(
             changed (which `changed_script` allows).
         CloudtuneError: its ledger can't be resumed.
     """
-    job = runner.job_of_run(folder)
+    job = job_of_ledger(folder / home.LEDGER)
     with home.with_module(job.experiment), _shown(job, onlooker) as watching:
 
         def confirm(job: Job) -> None:

@@ -143,9 +143,7 @@ def after(before: Report, following: Experiment) -> Experiment | None:
     trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
-    left = vars(
-        experiments.limits_left(experiments.limits_of(following), before.dollars, before.seconds)
-    )
+    left = vars(experiments.limits_of(following).less(before.seconds, before.dollars))
     if any(value is not None and value <= 0 for value in left.values()):
         return None
     place = following.cloud.region

@@ -116,7 +116,7 @@ def profile(
     **given: Any,
 ) -> None:
     """Measure how the script scales on rented instances of each type."""
-    from cloudtune.api.experiments import limits_left, limits_of
+    from cloudtune.api.experiments import limits_of
     from cloudtune.api.flow import refuse_interrupted
     from cloudtune.api.regions import for_renting
     from cloudtune.display.run_screen import measure_watch
@@ -133,7 +133,7 @@ def profile(
     began = unix_time()
     names = [machine.name for machine in instance_types(wanted)]
     for number, name in enumerate(names):
-        limits = limits_left(limits_of(wanted), spent, unix_time() - began)
+        limits = limits_of(wanted).less(unix_time() - began, spent)
         measured = measuring.measure(
             wanted,
             name,

@@ -162,11 +162,12 @@ def resume(
     from cloudtune.infra.heads.remote_runs import is_remote
     from cloudtune.running import runner
     from cloudtune.running.resume import Further
+    from cloudtune.runs.job import job_of_ledger
 
     further = Further(deadline, budget, trials)
     onlooker = _onlooker(output, quiet=quiet, yes=yes, goes_on=True)
     folder = home.find_run(run)
-    job = runner.job_of_run(folder)
+    job = job_of_ledger(folder / home.LEDGER)
     wanted = job.experiment
     if not here and is_remote(folder):
         words = given_words(vars(further))

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cloudtune.display.live.panel import LEAST_LINES, RunPanel, billed
+from cloudtune.display.live.panel import LEAST_LINES, RunPanel
 from cloudtune.display.streams import never_waiting
 from cloudtune.model import events
 from cloudtune.model.commands import (
@@ -198,14 +198,11 @@ class RunScreen:
 
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and the forecast of the bill."""
-        policy = self._policy
-        before = self._panel.before
-        budget = policy.limits.budget
-        it = policy.itinerary
-        whole = None if budget is None else budget + before
-        text = format_dollars(billed(policy, at) + before) + _of(whole, format_dollars)
-        if it is not None:
-            text += f" (forecast {format_dollars(policy.forecast(at) + before)})"
+        bill = self._panel.dollars(at)
+        text = format_dollars(bill.used) + _of(bill.limit, format_dollars)
+        if self._policy.itinerary is not None:
+            forecast = self._policy.forecast(at) + self._panel.before
+            text += f" (forecast {format_dollars(forecast)})"
         return f"{text} emulated" if self._panel.emulated else text
 
     def _progress(self, at: float) -> str:

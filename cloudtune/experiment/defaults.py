@@ -13,7 +13,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.plans import Limits
+from cloudtune.model.text import limit_texts
 
 BEST: Final = "best"
 FIXED: Final = "sha"
@@ -75,11 +76,8 @@ def _search(why: str, *, resumes: bool) -> Chosen:
 
 
 def _why_best(deadline: float | None, budget: float | None, trials: int | None) -> str:
-    limits = [
-        *([] if deadline is None else [format_seconds(deadline)]),
-        *([] if budget is None else [format_dollars(budget)]),
-    ]
-    why = f"the best model that {' and '.join(limits)} can buy"
+    limits = " and ".join(limit_texts(Limits(deadline, budget)))
+    why = f"the best model that {limits} can buy"
     if trials is None:
         return why
     return (

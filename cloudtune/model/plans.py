@@ -48,6 +48,12 @@ class Limits:
         in_money = self.budget is None or estimate.dollars <= self.budget * (1 + SLACK)
         return in_time and in_money
 
+    def less(self, seconds: float = 0.0, dollars: float = 0.0) -> "Limits":
+        """Return what is left of the limits after these seconds and dollars."""
+        deadline = None if self.deadline is None else self.deadline - seconds
+        budget = None if self.budget is None else self.budget - dollars
+        return Limits(deadline, budget)
+
 
 @dataclass(frozen=True)
 class Estimate:

@@ -140,8 +140,10 @@ def ago_text(days: int) -> str:
 
 def limits_text(limits: Limits) -> str:
     """Return "deadline 2h, budget $40.00", or "none"."""
-    parts = [
-        *([f"deadline {format_seconds(limits.deadline)}"] if limits.deadline is not None else []),
-        *([f"budget {format_dollars(limits.budget)}"] if limits.budget is not None else []),
-    ]
-    return ", ".join(parts) or "none"
+    return ", ".join(limit_texts(limits, "deadline ", "budget ")) or "none"
+
+
+def limit_texts(limits: Limits, time: str = "", money: str = "") -> list[str]:
+    """Return the limits that are set, each after its word: ["within 2h", "for $40.00"]."""
+    texts = [] if limits.deadline is None else [f"{time}{format_seconds(limits.deadline)}"]
+    return texts if limits.budget is None else [*texts, f"{money}{format_dollars(limits.budget)}"]

@@ -18,7 +18,7 @@ from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
-from cloudtune.runs.job import Job
+from cloudtune.runs.job import Job, job_of_ledger
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def resume_job(
         CloudtuneError: its ledger can't be continued.
     """
     ledger = folder / home.LEDGER
-    job = runner.job_of_run(folder)
+    job = job_of_ledger(ledger)
     with control.driving(folder, runner.where_of(job.experiment)):
         policy = job.policy()
         left = replayed(policy, read_entries(ledger))

@@ -47,7 +47,7 @@ from cloudtune.policy.base import Policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.job import Job, job_of_ledger
+from cloudtune.runs.job import Job
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
@@ -425,11 +425,6 @@ def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
         ),
         last_epoch=job.experiment.span.max,
     )
-
-
-def job_of_run(folder: Path) -> Job:
-    """Return the job of a run."""
-    return job_of_ledger(folder / home.LEDGER)
 
 
 def bounded(job: Job) -> Limits:

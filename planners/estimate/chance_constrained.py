@@ -17,7 +17,6 @@ from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Estimate, Forecast, Group, Limits, Plan, Stage
 from cloudtune.model.scaling import Measurement
-from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.front import whole_front
@@ -30,7 +29,7 @@ from cloudtune.planners.estimate.outlook import (
 )
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
-from cloudtune.planners.selection import described, measures
+from cloudtune.planners.selection import described, measures, wanted
 from cloudtune.planners.static import StaticPlanner
 
 # How often the planner is called for a safe enough plan.
@@ -255,12 +254,9 @@ class _Search:
         return self.judged[plan]
 
     def _is_sure(self, draws: Draws) -> bool:
-        return self._share(draws) >= self.confidence
-
-    def _share(self, draws: Draws) -> float:
-        """Return the share of samples that keep all limits."""
+        """Whether enough samples keep all limits."""
         kept = chances(self.goal, draws)[2]
-        return 1.0 if kept is None else kept
+        return kept is None or kept >= self.confidence
 
     def refusal(self) -> InfeasibleError:
         """Return the error, which says how near the nearest plans come."""
@@ -269,7 +265,7 @@ class _Search:
         fastest = min(self.judged, key=lambda plan: measures(plan, "time"))
         cheapest = min(self.judged, key=lambda plan: measures(plan, "cost"))
         message = (
-            f"no plan finishes {_wanted(self.request.limits)} with a probability of "
+            f"no plan finishes {wanted(self.request.limits)} with a probability of "
             f"{self.confidence:.4g}. By that quantile the fastest takes {self._at_worst(fastest)}; "
             f"the cheapest takes {self._at_worst(cheapest)}. "
             "Raise --deadline or --budget, try fewer trials, or lower --confidence."
@@ -335,12 +331,6 @@ def _is_near(groups: tuple[Group, ...], others: tuple[Group, ...]) -> bool:
         return abs(group.instances - other.instances) <= 1
     gpus = sum(part.instances * part.offer.gpus for part in groups)
     return other.instances <= max(1, math.ceil(gpus / other.offer.gpus))
-
-
-def _wanted(limits: Limits) -> str:
-    within = None if limits.deadline is None else f"within {format_seconds(limits.deadline)}"
-    price = None if limits.budget is None else f"for {format_dollars(limits.budget)}"
-    return " ".join(part for part in (within, price) if part)
 
 
 def _slack(request: PlanRequest) -> float:

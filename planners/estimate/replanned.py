@@ -65,9 +65,7 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
     slowed = tuple(replace(r, profile=r.profile.slowed(factor)) for r in request.rentables)
     real = replace(request, rentables=slowed, mix=1)
     first = price(real, plan.choices, plan.planner).stages[0]
-    left = Limits(
-        _less(request.limits.deadline, first.seconds), _less(request.limits.budget, first.dollars)
-    )
+    left = request.limits.less(first.seconds, first.dollars)
     held = tuple(
         Live(
             group.offer,
@@ -98,7 +96,3 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
     if best is None:
         return None
     return price(request, (plan.choices[0], *best.choices), plan.planner)
-
-
-def _less(limit: float | None, taken: float) -> float | None:
-    return None if limit is None else limit - taken

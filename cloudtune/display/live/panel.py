@@ -50,7 +50,7 @@ class _Outlook(NamedTuple):
     origin: str
 
 
-class _Bar(NamedTuple):
+class Bar(NamedTuple):
     """How much of something is used of its `limit`; None if there is none, or it is unknown."""
 
     used: float
@@ -120,7 +120,7 @@ class RunPanel:
             *([] if it is None else [f"stage {it.stage + 1} of {len(it.plan.stages)}"]),
             f"trials: {by_status}" if by_status else "no trial has started",
         ]
-        time = _Bar(at, policy.limits.deadline, self._finish())
+        time = Bar(at, policy.limits.deadline, self._finish())
         word = "ends at about" if ending is None else ""
         lines: list[RenderableType] = [
             Text("─" * width, style="dim", no_wrap=True),
@@ -130,12 +130,12 @@ class RunPanel:
         if not self.free:
             name = "emulated" if self.emulated else "dollars"
             word = "comes to about" if ending is None else ""
-            lines += _bar(name, self._dollars(at), format_dollars, word, width)
+            lines += _bar(name, self.dollars(at), format_dollars, word, width)
         # Lost epochs, and those that another trial trained, don't count.
         trained = sum(
             sum(epoch <= trial.epoch for epoch in trial.history) for trial in policy.trials.values()
         )
-        epochs = _Bar(trained, None if it is None else it.plan.epochs, None)
+        epochs = Bar(trained, None if it is None else it.plan.epochs, None)
         lines += _bar(
             f"{self.scale.unit}s",
             epochs,
@@ -163,7 +163,8 @@ class RunPanel:
         spread = None if self.forecast is None else self.forecast.seconds
         return self._outlook(planned, spread, began)
 
-    def _dollars(self, at: float) -> _Bar:
+    def dollars(self, at: float) -> Bar:
+        """Return the bill so far, with what measuring took, of the whole budget."""
         policy = self.policy
         before = self.before
         budget = policy.limits.budget
@@ -171,7 +172,7 @@ class RunPanel:
         spread = None if self.forecast is None else self.forecast.dollars
         outlook = self._outlook(planned, spread, before)
         limit = None if budget is None else budget + before
-        return _Bar(billed(policy, at) + before, limit, outlook)
+        return Bar(billed(policy, at) + before, limit, outlook)
 
     def _outlook(self, planned: float, spread: Spread | None, begin: float) -> _Outlook | None:
         """Return the outlook: `planned` by the present plan, or else by the forecast.
@@ -251,7 +252,7 @@ def _state(rented: Rented) -> str:
 
 
 def _bar(
-    name: str, bar: _Bar, show: Callable[[float], str], word: str, width: int, *, plan: bool = False
+    name: str, bar: Bar, show: Callable[[float], str], word: str, width: int, *, plan: bool = False
 ) -> list[RenderableType]:
     """Return a bar with its figures; the outlook is on a separate line if there is little room."""
     of = "an unknown number: decided as results come in" if plan else "no limit"
@@ -274,7 +275,7 @@ def _bar(
     return [grid] if beside or not outlook else [grid, _line(f"{'':9}{outlook}")]
 
 
-def _outlook(bar: _Bar, show: Callable[[float], str]) -> str:
+def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
     outlook = bar.outlook
     if outlook is None:
         return "unknown"
