@@ -29,7 +29,6 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import forecasting, make
 from cloudtune.planning.problem import problem_of
-from cloudtune.planning.stages import SETUP_SECONDS
 
 if TYPE_CHECKING:
     from cloudtune.policy.run import RunPolicy
@@ -133,15 +132,8 @@ def foretold(number: int, runs: int) -> Outcome | None:
     if planned is None:
         return None
     plan, forecast = planned.plan, planned.plan.forecast
-    played = Elsewhere(
-        planned.problem.experiment,
-        planned.problem.rentables,
-        planned.limits,
-        begin=SETUP_SECONDS,
-        staged=plan.staged,
-        samples=runs,
-        follows=forecast.source != "policy",
-    ).forecast()
+    follows = forecast.source != "policy"
+    played = Elsewhere(planned, plan.staged, samples=runs, follows=follows).forecast()
     kind = f"{MARKETS[number % len(MARKETS)]}, {forecast.source}"
     assert forecast.within is not None
     assert played.within is not None

@@ -31,7 +31,7 @@ from cloudtune.planners.estimate.outlook import fitting
 from cloudtune.planners.estimate.rollout import sample
 from cloudtune.planning import make
 from cloudtune.planning.problem import problem_of
-from cloudtune.planning.stages import EXACT, SETUP_SECONDS, PlanOptions, request_for
+from cloudtune.planning.stages import EXACT, SETUP_SECONDS, PlanOptions, Question, request_for
 
 if TYPE_CHECKING:
     from cloudtune.model.plans import Plan
@@ -52,15 +52,8 @@ class Answer:
 
 
 def _kept(problem: Problem, limits: Limits, plan: Plan, runs: int) -> float:
-    played = Elsewhere(
-        problem.experiment,
-        problem.rentables,
-        limits,
-        begin=SETUP_SECONDS,
-        staged=plan,
-        samples=runs,
-        follows=True,
-    )
+    question = Question(problem, limits, PlanOptions())
+    played = Elsewhere(question, plan, samples=runs, follows=True)
     return played.forecast().within or 0.0
 
 

@@ -14,17 +14,15 @@ from statistics import NormalDist
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
-from cloudtune.experiment import Experiment
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Forecast, Limits, Plan, Rentable, Spread
 from cloudtune.model.scaling import DELAYS, Measurement
+from cloudtune.planning.stages import Question
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.figures import figures
 from cloudtune.runs.job import policy_of
 
-# How often the durations of stages are drawn.
-DRAWS = 1000
 # The maximum number of simulated runs of a forecast. Any first 2^k - 1 are even about the median.
 RUNS = 31
 # With fewer runs there is no median.
@@ -53,17 +51,13 @@ MAX_EVENTS = 1_000_000
 class PlayedRuns:
     """Plays the real policy, with made-up metrics, at speeds drawn from the profiles.
 
-    The runs request their first instance at `begin` (run seconds). They are played `samples` times
-    at most; jobs beyond `FORECAST_EVENTS` once or a few times. A sampler that learns draws at
-    random here, because metrics are made up and a configuration doesn't say how long it trains. A
-    run that `follows` its stages is played for the spot pools that it rents from. `cores` are those
-    on which trials start, if all machines share some.
+    They are played `samples` times at most; jobs beyond `FORECAST_EVENTS` once or a few times. A
+    sampler that learns draws at random here, because metrics are made up and a configuration
+    doesn't say how long it trains. A run that `follows` its stages is played for the spot pools
+    that it rents from. `cores` are those on which trials start, if all machines share some.
     """
 
-    experiment: Experiment
-    rentables: tuple[Rentable, ...]
-    limits: Limits
-    begin: float = 0.0
+    question: Question
     staged: Plan | None = None
     samples: int = RUNS
     follows: bool = False
@@ -81,13 +75,14 @@ class PlayedRuns:
             played.append(self._play(len(played))[0])
         done = [self._in_full(policy) for policy in played]
         source = "policy" if not self.follows else "pools" if self.on_pools else "runs"
-        return _forecast_of(played, done, self.limits, source)
+        return _forecast_of(played, done, self.question.limits, source)
 
     @property
     def on_pools(self) -> bool:
         """Whether the stages are on spot pools, which come and go."""
         offers = () if self.staged is None else self.staged.offers
-        return any(r.behaviours for r in self.rentables if r.offer in offers)
+        rentables = self.question.problem.rentables
+        return any(r.behaviours for r in rentables if r.offer in offers)
 
     def _affordable(self, events: int) -> int:
         """Return how many runs of about `events` events to play: 2^k - 1."""
@@ -104,9 +99,10 @@ class PlayedRuns:
         rung. Offers with the cheapest epochs stay; for a run that follows stages also their
         instance types, in each zone and market, and for others the cheapest of each size.
         """
-        if len(self.rentables) <= _OFFERS:
-            return self.rentables
-        cheapest = sorted(self.rentables, key=_usd_per_epoch)
+        rentables = self.question.problem.rentables
+        if len(rentables) <= _OFFERS:
+            return rentables
+        cheapest = sorted(rentables, key=_usd_per_epoch)
         if self.staged is None:
             return tuple(_of_each_size(cheapest))
         types = {offer.instance_type for offer in self.staged.offers}
@@ -128,24 +124,26 @@ class PlayedRuns:
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a finished run, and its number of events."""
-        experiment = self.experiment
+        experiment = self.question.problem.experiment
+        limits = self.question.limits
         metric = experiment.metric
         policy = policy_of(
             experiment,
             self.likely,
-            self.limits,
+            limits,
             self.staged,
             heartbeat=False,
             checked=False,
             learns=False,
         )
         curves = synthetic_metric(metric.mode, seed)
-        most = MAX_EVENTS if self.limits == Limits() else None
+        most = MAX_EVENTS if limits == Limits() else None
         real = tuple(
             _as_it_may_be(rentable, seed, base)
             for rentable, base in zip(self.likely, cycle(_POOL_BASES), strict=False)
         )
-        world = SimWorld(real, metric.name, curves, seed, begin=self.begin, cores=self.cores)
+        begin = self.question.first_request
+        world = SimWorld(real, metric.name, curves, seed, begin=begin, cores=self.cores)
         counting = _Counting(world, most)
         with without_collection():
             run(policy, counting, _Nothing())

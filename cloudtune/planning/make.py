@@ -28,10 +28,10 @@ from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
 from cloudtune.planning import stages
-from cloudtune.planning.forecasting import ALWAYS, DRAWS, MAX_EPOCHS, RUNS, PlayedRuns
+from cloudtune.planning.forecasting import ALWAYS, MAX_EPOCHS, RUNS, PlayedRuns
 from cloudtune.planning.problem import no_profile, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
-from cloudtune.planning.stages import Asked, PlanOptions, Problem, Question
+from cloudtune.planning.stages import DRAWS, Asked, PlanOptions, Problem, Question
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.registry import SEARCHES, Choice
 from cloudtune.runs.job import charges_of, choice_of, named_sampler, policy_of, switches_of
@@ -389,22 +389,14 @@ def run_plan(
     cloud = experiment.cloud
     offers = tuple(rentable.offer for rentable in problem.rentables)
     by_stages = staged is not None and stages.follows(choice)
-    played = PlayedRuns(
-        experiment,
-        problem.rentables,
-        question.limits,
-        begin=question.elapsed + stages.SETUP_SECONDS,
-        staged=staged,
-        samples=runs,
-        follows=by_stages,
-        cores=shared_cores(problem),
-    )
+    cores = shared_cores(problem)
+    played = PlayedRuns(question, staged, samples=runs, follows=by_stages, cores=cores)
     if request is not None and staged is not None and by_stages:
         offers = staged.offers
         replans = reacts and PLANNED[choice.strategy].replans
         given = {"samples": draws, "seed": experiment.seed}
         drawn = partial(outlook, request, staged, reacts=replans, **given)
-        forecast = _of_stages(problem, request, played, drawn, plays=plays) if reacts else drawn()
+        forecast = _of_stages(request, played, drawn, plays=plays) if reacts else drawn()
     else:
         forecast = played.forecast()
     return RunPlan(
@@ -423,12 +415,7 @@ def run_plan(
 
 
 def _of_stages(
-    problem: Problem,
-    request: PlanRequest,
-    played: PlayedRuns,
-    drawn: Callable[[], Forecast],
-    *,
-    plays: bool,
+    request: PlanRequest, played: PlayedRuns, drawn: Callable[[], Forecast], *, plays: bool
 ) -> Forecast:
     """Return the forecast of a run that follows its stages, and reacts to what happens.
 
@@ -440,7 +427,7 @@ def _of_stages(
     if played.on_pools:
         is_large = plan.stages[0].stage.trials > _MAX_TRIALS or plan.epochs > MOST_EPOCHS
         if is_large and has_time(request, plan):
-            return _of_fewer_trials(problem, plan, played)
+            return _of_fewer_trials(plan, played)
         return played.forecast()
     forecast = drawn()
     kept = forecast.within is None or forecast.within >= ALWAYS
@@ -459,12 +446,14 @@ def has_time(request: PlanRequest, staged: Plan) -> bool:
     return request.objective == "cost" and staged.estimate.seconds <= deadline / 2
 
 
-def _of_fewer_trials(problem: Problem, plan: Plan, played: PlayedRuns) -> Forecast:
+def _of_fewer_trials(plan: Plan, played: PlayedRuns) -> Forecast:
     """Play a job of few trials in place of a large one, and scale the figures of its runs.
 
     They are scaled by the ratio of the two plans. Both jobs have the same relative slack, and train
     to the same last epoch.
     """
+    question = played.question
+    problem = question.problem
     least, few = _FEW_TRIALS
     last = problem.experiment.span.max
     while few > least and epochs_in(stages.work(problem.experiment, few, last)) > _FEW_EPOCHS:
@@ -474,15 +463,15 @@ def _of_fewer_trials(problem: Problem, plan: Plan, played: PlayedRuns) -> Foreca
     staged = stages.EXACT.plan(stages.request_for(fewer, Limits()))
     longer = plan.estimate.seconds / staged.estimate.seconds
     dearer = plan.estimate.dollars / staged.estimate.dollars
-    limits = played.limits
+    limits = question.limits
     if limits.deadline is not None:
-        end = played.begin + (limits.deadline - played.begin) / longer
+        begin = question.first_request
+        end = begin + (limits.deadline - begin) / longer
         limits = replace(limits, deadline=end)
     if limits.budget is not None:
         limits = replace(limits, budget=limits.budget / dearer)
-    small = replace(
-        played, experiment=experiment, rentables=played.likely, limits=limits, staged=staged
-    ).forecast()
+    scaled = replace(question, problem=fewer, limits=limits)
+    small = replace(played, question=scaled, staged=staged).forecast()
     return replace(
         small,
         seconds=small.seconds.scaled(longer),

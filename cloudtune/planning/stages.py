@@ -20,7 +20,6 @@ from cloudtune.planners.exact import ExactPlanner, quick_form
 from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN, Reserve
 from cloudtune.planners.selection import measures
-from cloudtune.planning.forecasting import DRAWS
 from cloudtune.policy.base import drain_seconds
 from cloudtune.policy.planned.stages import PLANNED, stages
 from cloudtune.policy.planned.stages import PLANNERS as QUICK_PLANNERS
@@ -42,6 +41,8 @@ LIKELY = 0.5
 # How often a planner is asked for a plan that most runs carry out, and how much less each time.
 _SOLVES = 5
 _STEP = 0.004
+# How often the durations of stages are drawn.
+DRAWS = 1000
 # One for all questions of a command: most of them only differ in their limits.
 EXACT = ExactPlanner()
 
@@ -134,8 +135,13 @@ class Question:
         profiles = [rentable.profile for rentable in self.problem.rentables]
         # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
         returned = min(profile.release.mean for profile in profiles)
-        reserve = self.elapsed + SETUP_SECONDS + drain_seconds(*profiles) - returned
+        reserve = self.first_request + drain_seconds(*profiles) - returned
         return replace(self.limits, deadline=max(0.0, self.limits.deadline - reserve))
+
+    @property
+    def first_request(self) -> float:
+        """The run second at which the first instance is requested."""
+        return self.elapsed + SETUP_SECONDS
 
     def on(self, rentables: tuple[Rentable, ...]) -> Self:
         """Return the same question with other rentables."""

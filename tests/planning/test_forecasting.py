@@ -17,14 +17,14 @@ from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import propose
-from cloudtune.planning.stages import SETUP_SECONDS, PlanOptions, Problem
+from cloudtune.planning.stages import PlanOptions, Problem, Question
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
 from tests.builders.values import present
 
 
-def forecast(asked: Problem, limits: Limits, begin: float = 0.0) -> Forecast:
-    return PlayedRuns(asked.experiment, asked.rentables, limits, begin).forecast()
+def forecast(asked: Problem, limits: Limits, elapsed: float = 0.0) -> Forecast:
+    return PlayedRuns(Question(asked, limits, PlanOptions(), elapsed)).forecast()
 
 
 def test_the_forecast_is_the_policys_own_and_repeatable() -> None:
@@ -52,9 +52,8 @@ def test_stages_and_runs_forecast_alike(tmp_path: Path, monkeypatch: pytest.Monk
 
     def both(limits: Limits) -> tuple[Forecast, Forecast]:
         plan = make_plan(asked, limits).plan
-        played = PlayedRuns(
-            asked.experiment, unsure, limits, SETUP_SECONDS, plan.staged, samples=31, follows=True
-        )
+        question = Question(asked, limits, PlanOptions())
+        played = PlayedRuns(question, plan.staged, samples=31, follows=True)
         return plan.forecast, played.forecast()
 
     stages, played = both(Limits(9 * free.seconds, 9 * free.dollars))
@@ -314,7 +313,7 @@ def test_on_demand_that_cannot_be_cheaper_is_not_simulated(monkeypatch: pytest.M
     forecast_of = PlayedRuns.forecast
 
     def recorded(runs: PlayedRuns) -> Forecast:
-        played.append(any(rentable.behaviours for rentable in runs.rentables))
+        played.append(any(rentable.behaviours for rentable in runs.question.problem.rentables))
         return forecast_of(runs)
 
     monkeypatch.setattr(PlayedRuns, "forecast", recorded)
@@ -393,7 +392,7 @@ def test_a_catalogue_search_is_played_with_each_sizes_cheapest(tmp_path: Path) -
     experiment, profile = large_job.write(tmp_path)
     job = load_problem(load_experiment(experiment, {"strategy": "best"}), str(profile))
     limits = Limits(10 * 3600.0, 100.0)
-    likely = PlayedRuns(job.experiment, job.rentables, limits).likely
+    likely = PlayedRuns(Question(job, limits, PlanOptions())).likely
     assert len(job.rentables) > 10 * len(likely)
     sizes = {rentable.offer.gpus for rentable in job.rentables}
     assert {rentable.offer.gpus for rentable in likely} == sizes
