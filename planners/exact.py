@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from cloudtune.model.plans import Limits, Objective, Plan
+from cloudtune.model.plans import Limits, Plan
 from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
-from cloudtune.planners.dp.front import knees, whole_front
+from cloudtune.planners.dp.front import falling, knees, whole_front
 from cloudtune.planners.dp.options import complete
-from cloudtune.planners.dp.search import Search, search_of
+from cloudtune.planners.dp.search import search_of
 from cloudtune.planners.dp.ways import Solution
 from cloudtune.planners.selection import refuse, with_gap
 
@@ -45,11 +45,10 @@ class ExactPlanner:
         plan = self.within(request)
         if plan is not None:
             return plan
-        search = search_of(request)
-        fastest, cheapest = (
-            None if end is None else self._priced(request, end) for end in ends(search)
+        ends = search_of(request).ends()
+        raise refuse(
+            request, *(None if end is None else self._priced(request, end) for end in ends)
         )
-        raise refuse(request, fastest, cheapest)
 
     def within(self, request: PlanRequest) -> Plan | None:
         """Return the best plan within the limits, or None without a reason.
@@ -74,7 +73,8 @@ class ExactPlanner:
         """
         solutions = whole_front(replace(request, limits=Limits()))
         chosen = knees([(solution.seconds, solution.dollars) for solution in solutions], points)
-        return _falling([self._priced(request, solutions[place]) for place in chosen])
+        plans = [self._priced(request, solutions[place]) for place in chosen]
+        return falling(plans, lambda plan: plan.estimate.dollars)
 
     def _priced(self, request: PlanRequest, instant: Solution) -> Plan:
         """Return the best plan by exact bills: a bound for rounded ones."""
@@ -112,19 +112,3 @@ QUICK = ExactPlanner(quick=True)
 def quick_form(planner: Planner) -> Planner:
     """Return the quick form of a planner, or the planner itself if it has none."""
     return QUICK if isinstance(planner, ExactPlanner) else planner
-
-
-def ends(search: Search) -> tuple[Solution | None, Solution | None]:
-    """Return the fastest and the cheapest way through a search."""
-    objectives: tuple[Objective, Objective] = ("time", "cost")
-    fastest, cheapest = (search.best(Limits(), objective) for objective in objectives)
-    return fastest, cheapest
-
-
-def _falling(plans: list[Plan]) -> list[Plan]:
-    """Return the plans that are cheaper than all faster ones."""
-    kept: list[Plan] = []
-    for plan in plans:
-        if not kept or plan.estimate.dollars < kept[-1].estimate.dollars:
-            kept.append(plan)
-    return kept

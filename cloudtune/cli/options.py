@@ -68,31 +68,32 @@ def run_names(context: click.Context, parameter: click.Parameter, begun: str) ->
 RUN = click.argument("run", required=False, shell_complete=run_names)
 
 
-def experiment_options(command: Command) -> Command:
-    """Add the options that override fields of the experiment."""
-    options = [
-        click.option(
-            "--deadline", metavar="TIME", help="Finish within this time, such as 2h or 90s."
-        ),
-        click.option("--budget", metavar="DOLLARS", help="Spend at most this much, such as '$40'."),
-        click.option("--trials", type=int, help="Maximum number of configurations."),
-        click.option("--max-instances", type=int, help="Maximum number of instances at a time."),
-        click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Cloud to rent from."),
-        click.option(
-            "--instances", metavar="TYPES", help="Instance types to use, such as g5.xlarge,'g6.*'."
-        ),
-        click.option(
-            "--market", type=click.Choice(["on-demand", "spot", "any"]), help="Market to rent in."
-        ),
-        click.option("--seed", type=int, help="Seed for the search and for training."),
-        click.option("--storage", metavar="URI", help="Folder or bucket for checkpoints."),
-        click.option(
-            "--history",
-            metavar="RUNS",
-            help="Earlier runs to learn times from: auto, off, or names such as RUN,RUN.",
-        ),
-    ]
-    return _with(options, command)
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in this order."""
+    return lambda command: functools.reduce(lambda it, add: add(it), reversed(options), command)
+
+
+# The options that override fields of the experiment.
+experiment_options = _together(
+    click.option("--deadline", metavar="TIME", help="Finish within this time, such as 2h or 90s."),
+    click.option("--budget", metavar="DOLLARS", help="Spend at most this much, such as '$40'."),
+    click.option("--trials", type=int, help="Maximum number of configurations."),
+    click.option("--max-instances", type=int, help="Maximum number of instances at a time."),
+    click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Cloud to rent from."),
+    click.option(
+        "--instances", metavar="TYPES", help="Instance types to use, such as g5.xlarge,'g6.*'."
+    ),
+    click.option(
+        "--market", type=click.Choice(["on-demand", "spot", "any"]), help="Market to rent in."
+    ),
+    click.option("--seed", type=int, help="Seed for the search and for training."),
+    click.option("--storage", metavar="URI", help="Folder or bucket for checkpoints."),
+    click.option(
+        "--history",
+        metavar="RUNS",
+        help="Earlier runs to learn times from: auto, off, or names such as RUN,RUN.",
+    ),
+)
 
 
 def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
@@ -108,32 +109,24 @@ def _strategy(context: click.Context, parameter: click.Parameter, name: str | No
     return named("strategy", name, {*STRATEGIES, *menu.STRATEGIES})
 
 
-def search_options(command: Command) -> Command:
-    """Add the options for what the text of a script may leave open, and for the strategy."""
-    options = [
-        click.option(
-            "--search",
-            metavar="NAME=SPACE",
-            multiple=True,
-            help="Parameter to search, such as 'lr=loguniform(1e-4, 1)'; repeatable.",
-        ),
-        click.option(
-            "--metric", metavar="NAME:MODE", help="Metric to optimize, such as accuracy:max."
-        ),
-        click.option("--epochs", type=int, help="Number of epochs of a full training."),
-        click.option(
-            "--strategy",
-            metavar="NAME",
-            callback=_strategy,
-            shell_complete=_strategies,
-            help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
-        ),
-    ]
-    return _with(options, command)
-
-
-def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+# The options for what the text of a script may leave open, and for the strategy.
+search_options = _together(
+    click.option(
+        "--search",
+        metavar="NAME=SPACE",
+        multiple=True,
+        help="Parameter to search, such as 'lr=loguniform(1e-4, 1)'; repeatable.",
+    ),
+    click.option("--metric", metavar="NAME:MODE", help="Metric to optimize, such as accuracy:max."),
+    click.option("--epochs", type=int, help="Number of epochs of a full training."),
+    click.option(
+        "--strategy",
+        metavar="NAME",
+        callback=_strategy,
+        shell_complete=_strategies,
+        help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
+    ),
+)
 
 
 def file_of(path: Path, given: Mapping[str, Any]) -> Path:
@@ -194,36 +187,28 @@ def _ask(gap: Gap) -> str:
     return str(click.prompt(f"{gap.question[0].upper()}{gap.question[1:]} ({hint})", err=True))
 
 
-def planning_options(command: Command) -> Command:
-    """Add the options for planning, the profile among them."""
-    options = [
-        click.option(
-            "--objective",
-            type=click.Choice(["best", "cost", "time", "trials"]),
-            help="best: the best model within the limits. cost, time: a fixed number of trials, as "
-            "cheaply or as fast as possible. trials: as many trials as possible.",
-        ),
-        click.option(
-            "--planner", type=click.Choice(menu.PLANNERS), help="Planner to use (default: exact)."
-        ),
-        click.option(
-            "--confidence",
-            type=click.FloatRange(0.5, 0.999),
-            help="Meet the limits with this probability, rather than on average.",
-        ),
-        click.option(
-            "--profile",
-            metavar="FILE|NAME",
-            help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
-        ),
-    ]
-    return _with(options, command)
-
-
-def watching_options(command: Command) -> Command:
-    """Add the options for the output of a live run."""
-    quiet = click.option("-q", "--quiet", is_flag=True, help="Print only the final report.")
-    return quiet(OUTPUT_JSONL(command))
+# The options for planning, the profile among them.
+planning_options = _together(
+    click.option(
+        "--objective",
+        type=click.Choice(["best", "cost", "time", "trials"]),
+        help="best: the best model within the limits. cost, time: a fixed number of trials, as "
+        "cheaply or as fast as possible. trials: as many trials as possible.",
+    ),
+    click.option(
+        "--planner", type=click.Choice(menu.PLANNERS), help="Planner to use (default: exact)."
+    ),
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0.5, 0.999),
+        help="Meet the limits with this probability, rather than on average.",
+    ),
+    click.option(
+        "--profile",
+        metavar="FILE|NAME",
+        help="Profile to use: a file, or a published one such as resnet50-cifar10@v100.",
+    ),
+)
 
 
 def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
@@ -253,6 +238,10 @@ OUTPUT = _output("json")
 OUTPUT_YAML = _output("json", "yaml")
 OUTPUT_JSONL = _output(
     "jsonl", text="jsonl: one JSON object per line, for programs (docs/watch.md)."
+)
+# The options for the output of a live run.
+watching_options = _together(
+    click.option("-q", "--quiet", is_flag=True, help="Print only the final report."), OUTPUT_JSONL
 )
 YES = click.option("-y", "--yes", is_flag=True, help="Rent without asking first (aws asks).")
 PACE = click.option(

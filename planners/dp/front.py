@@ -1,12 +1,15 @@
 """The front of cost against time: the whole front, and its most telling points."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
-from cloudtune.model.plans import Limits, Objective
+from cloudtune.model.plans import Limits
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.search import Search, search_of
 from cloudtune.planners.dp.ways import Solution
+
+T = TypeVar("T")
 
 # The most pairs of options of two consecutive stages for which the whole front is searched.
 _PAIRS = 1_000_000
@@ -30,9 +33,7 @@ def whole_front(request: PlanRequest) -> list[Solution]:
 
 
 def _asked_for(search: Search) -> list[Solution]:
-    objectives: tuple[Objective, Objective] = ("time", "cost")
-    ends = [search.best(Limits(), objective) for objective in objectives]
-    points = [end for end in ends if end is not None]
+    points = [end for end in search.ends() if end is not None]
     closed: set[tuple[float, float]] = set()
     for _ in range(_ASKED):
         gaps = [
@@ -49,17 +50,18 @@ def _asked_for(search: Search) -> list[Solution]:
             closed.add((left.seconds, right.seconds))
             continue
         points = sorted([*points, solution], key=lambda point: point.seconds)
-    return _falling(points)
+    return falling(points, lambda point: point.dollars)
 
 
 def _area(left: Solution, right: Solution) -> float:
     return (right.seconds - left.seconds) * (left.dollars - right.dollars)
 
 
-def _falling(points: Sequence[Solution]) -> list[Solution]:
-    kept: list[Solution] = []
+def falling(points: Sequence[T], dollars: Callable[[T], float]) -> list[T]:
+    """Return the points that are cheaper than all faster ones; they ascend in seconds."""
+    kept: list[T] = []
     for point in points:
-        if not kept or point.dollars < kept[-1].dollars:
+        if not kept or dollars(point) < dollars(kept[-1]):
             kept.append(point)
     return kept
 

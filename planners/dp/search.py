@@ -95,6 +95,10 @@ class Search:
         self.proven = True
         return self._in_rounds(left, aim, incumbent) if left.possible else incumbent
 
+    def ends(self) -> tuple[Solution | None, Solution | None]:
+        """Return the fastest and the cheapest way; limits are ignored."""
+        return self.best(Limits(), "time"), self.best(Limits(), "cost")
+
     @cached_property
     def _rough(self) -> Ways:
         return replace(self._ways, by_offer=False)

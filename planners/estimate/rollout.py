@@ -60,17 +60,13 @@ def sample(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draw
     for earlier, draws in _recent:
         if earlier == question:
             return draws
-    draws = _sampled(request, plan, samples, seed)
-    _recent.insert(0, (question, draws))
-    del _recent[_REMEMBERED:]
-    return draws
-
-
-def _sampled(request: PlanRequest, plan: Plan, samples: int, seed: int) -> Draws:
     play = _Play(request, plan, Dice(samples, seed))
     for planned in plan.stages:
         play.stage(planned.stage, planned.groups)
-    return play.end()
+    draws = play.end()
+    _recent.insert(0, (question, draws))
+    del _recent[_REMEMBERED:]
+    return draws
 
 
 class _Play:
