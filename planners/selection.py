@@ -101,11 +101,9 @@ def wanted(limits: Limits) -> str:
 def described(plan: Plan) -> str:
     """Return a plan in a few words: time, price and the largest fleet of each offer."""
     most: dict[str, int] = {}
-    for stage in plan.stages:
-        for group in stage.groups:
-            name = group.offer.instance_type.name
-            name += " spot" if group.offer.market == "spot" else ""
-            most[name] = max(most.get(name, 0), group.instances)
+    for offer, sizes in plan.sizes.items():
+        name = offer.instance_type.name + (" spot" if offer.market == "spot" else "")
+        most[name] = max(most.get(name, 0), *sizes)
     fleet = ", ".join(f"{count} x {name}" for name, count in most.items())
     estimate = plan.estimate
     price = f" and {format_dollars(estimate.dollars)}" if estimate.dollars else ""

@@ -82,7 +82,7 @@ class Terminal(Quiet):
 
     def begins(self, job: Job) -> None:
         if provider_named(job.experiment.cloud.provider).paced:
-            console().print(emulated_text(paced=job.paced, source=job.price_source))
+            console().print(emulated_text(job))
 
     @contextlib.contextmanager
     def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:

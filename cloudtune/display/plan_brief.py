@@ -9,7 +9,6 @@ from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet
-from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
@@ -156,13 +155,10 @@ def facts(proposal: Proposal) -> list[Fact]:
 
 def machines(plan: RunPlan) -> str:
     """Return the maximum number of machines by type, with their prices."""
-    counts = dict[Offer, int]()
     if plan.followed is None:
         counts = {kind.offer: kind.instances for kind in plan.fleet}
     else:
-        for stage in plan.followed.stages:
-            for group in stage.groups:
-                counts[group.offer] = max(counts.get(group.offer, 0), group.instances)
+        counts = {offer: max(sizes) for offer, sizes in plan.followed.sizes.items()}
     parts = []
     for offer, count in counts.items():
         market = "" if offer.market == "on-demand" else offer.market
@@ -174,11 +170,9 @@ def machines(plan: RunPlan) -> str:
 def fleet(plan: Plan) -> str:
     """Return the largest fleet, briefly: "2 g4dn.xlarge + 1 g4dn.12xlarge spot"."""
     parts = []
-    for offer in plan.offers:
-        groups = (stage.group(offer) for stage in plan.stages)
-        count = max(group.instances if group else 0 for group in groups)
+    for offer, sizes in plan.sizes.items():
         market = "" if offer.market == "on-demand" else offer.market
-        parts.append(f"{count} {machine_text(offer.instance_type.name, market, '')}")
+        parts.append(f"{max(sizes)} {machine_text(offer.instance_type.name, market, '')}")
     return " + ".join(parts)
 
 

@@ -23,8 +23,8 @@ from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import WHOSE
 from cloudtune.runs import home
-from cloudtune.runs.figures import Figures, RungReport
 from cloudtune.runs.job import named_sampler
+from cloudtune.runs.report import Report
 
 _ROUNDING = 1e-6
 # Prices older than this many days get a warning.
@@ -245,21 +245,21 @@ def _against_limit(
     return (show(limit), show(limit - spread.p95), percent(chance))
 
 
-def against(
-    title: str, forecast: Forecast, figures: Figures, *, free: bool = False, word: str = "actual"
-) -> Sheet:
+def against(report: Report, title: str, word: str) -> Sheet:
     """Return a run's figures beside its forecast; `word` is the name of their column."""
+    plan = report.job.plan
     rows = tuple(
-        (label, *_quantiles(forecast, name, show), show(getattr(figures, name)))
+        (label, *_quantiles(plan.forecast, name, show), show(getattr(report.figures, name)))
         for label, name, show in _FIGURES
-        if not (free and name == "dollars")
+        if not (plan.free and name == "dollars")
     )
     columns = ("", "forecast p5", "p50", "p95", word)
     return Sheet(f"{title}: forecast / {word}", columns, rows, frozenset({""}))
 
 
-def rungs(rows: Sequence[RungReport], metric: str, scale: Scale = EPOCHS) -> Sheet:
+def rungs(report: Report) -> Sheet:
     """Return for each rung how many trials reached it, the best metric, GPU-hours and times."""
+    scale = report.job.experiment.scale
     body = tuple(
         (
             f"{row.epoch * scale.every:,}",
@@ -269,9 +269,10 @@ def rungs(rows: Sequence[RungReport], metric: str, scale: Scale = EPOCHS) -> She
             "-" if row.first_at is None else format_clock(row.first_at),
             "-" if row.last_at is None else format_clock(row.last_at),
         )
-        for row in rows
+        for row in report.rungs
     )
-    columns = (scale.unit, "trials there", f"best {metric}", "GPU-hours trained", "first", "last")
+    best = f"best {report.metric}"
+    columns = (scale.unit, "trials there", best, "GPU-hours trained", "first", "last")
     return Sheet("How far the trials came", columns, body)
 
 

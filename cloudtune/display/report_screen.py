@@ -17,6 +17,7 @@ from cloudtune.planning.alternatives import Against
 from cloudtune.policy.registry import WHOSE
 from cloudtune.running.cleanup import Found
 from cloudtune.runs.figures import LegFigures, legs
+from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, StageReport, WidthChange
 
 # The maximum number of lines of one kind; the JSON has all.
@@ -78,12 +79,7 @@ def show_report(out: Console, report: Report) -> None:
         out.print(f"{plan.strategy} is {WHOSE[plan.strategy]}", markup=False)
     print_sheet(out, planned_and_actual(report))
     if plan.followed is None:
-        print_sheet(
-            out,
-            plan_tables.rungs(
-                report.rungs, report.policy.state.metric.name, report.job.experiment.scale
-            ),
-        )
+        print_sheet(out, plan_tables.rungs(report))
     if report.accounting.instances:
         sheet = money(report.accounting, free=plan.free)
         print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
@@ -120,8 +116,7 @@ def planned_and_actual(report: Report) -> Sheet:
     word = "actual" if report.job.run else "simulated"
     rests_on = basis_text(report)
     if plan.followed is None:
-        sheet = plan_tables.against(run, plan.forecast, report.figures, free=plan.free, word=word)
-        return sheet.beside(rests_on)
+        return plan_tables.against(report, run, word).beside(rests_on)
     total = (
         *("total", "", "", ""),
         f"{format_seconds(plan.estimate.seconds)} / {format_seconds(report.seconds)}",
@@ -226,7 +221,7 @@ def _show_facts(out: Console, report: Report) -> None:
             markup=False,
         )
     if report.target is not None:
-        out.print(report.target.text(report.policy.state.metric.name))
+        out.print(report.target.text(report.metric))
     out.print(report.summary.sentence())
     _print_some(out, list(_busy_gpus(report)))
     sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
@@ -260,7 +255,7 @@ def _show_facts(out: Console, report: Report) -> None:
             f"same budget: {whole} in all."
         )
     if report.basis.emulated and report.job.run:
-        out.print(emulated_text(paced=report.job.paced, source=report.job.price_source))
+        out.print(emulated_text(report.job))
 
 
 def _busy_gpus(report: Report) -> Iterator[str]:
@@ -270,12 +265,14 @@ def _busy_gpus(report: Report) -> Iterator[str]:
             yield f"GPUs of {name} trained {', '.join(map(percent, shares))} of the time billed"
 
 
-def emulated_text(*, paced: bool, source: str) -> str:
+def emulated_text(job: Job) -> str:
     """Return what is real about a run on the emulated cloud, and what isn't."""
-    how = "follow a pace (--no-pace turns that off)" if paced else "are those of this machine's CPU"
+    how = "are those of this machine's CPU"
+    if job.paced:
+        how = "follow a pace (--no-pace turns that off)"
     return (
         f"Emulated cloud: learning is real, nothing is paid. Seconds {how}; dollars are these "
-        f"seconds at a price ({source})."
+        f"seconds at a price ({job.price_source})."
     )
 
 

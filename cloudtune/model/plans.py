@@ -166,6 +166,11 @@ class Plan:
         return tuple(dict.fromkeys(g.offer for stage in self.stages for g in stage.groups))
 
     @property
+    def sizes(self) -> Mapping[Offer, list[int]]:
+        """The instances of each offer, stage by stage."""
+        return {offer: [stage.fleet[offer] for stage in self.stages] for offer in self.offers}
+
+    @property
     def epochs(self) -> int:
         """The total epochs of all trials."""
         return epochs_in([stage.stage for stage in self.stages])

@@ -93,9 +93,7 @@ def fleet_text(plan: Plan) -> str:
     "up to" means that their number changes; zones and "on-demand" are left out.
     """
     parts = []
-    for offer in plan.offers:
-        groups = [stage.group(offer) for stage in plan.stages]
-        sizes = [group.instances if group else 0 for group in groups]
+    for offer, sizes in plan.sizes.items():
         upto = "" if min(sizes) == max(sizes) else "up to "
         market = "" if offer.market == "on-demand" else offer.market
         machine = machine_text(offer.instance_type.name, market, zone="")

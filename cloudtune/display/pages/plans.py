@@ -184,8 +184,7 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         group = stage.group(offer)
         if group is None:
             continue
-        below = (stage.group(other) for other in plan.offers[:number])
-        low = sum(group.instances for group in below if group is not None)
+        low = sum(stage.fleet[other] for other in plan.offers[:number])
         x.append(clock.of(stage.seconds))
         base.append(clock.of(stage.begin))
         y.append(low + group.instances / 2)

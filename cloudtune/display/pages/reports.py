@@ -82,9 +82,7 @@ def _facts(report: Report) -> Iterator[Fact]:
     if not report.job.run:
         yield Fact("", "simulated: the metrics are made up, nothing was trained", warning=True)
     elif report.basis.emulated:
-        yield Fact(
-            "", report_screen.emulated_text(paced=report.job.paced, source=report.job.price_source)
-        )
+        yield Fact("", report_screen.emulated_text(report.job))
 
 
 def _followed(report: Report, trial: TrialProgress) -> str:
@@ -108,7 +106,7 @@ def _sections(report: Report) -> Iterator[PageSection]:
         below = table(sheet) + paragraph(report_screen.use(report.accounting, free=free))
         yield PageSection(sheet.title, None, below, wide=False)
     if report.rungs and report.timeline.epochs:
-        below = table(plan_tables.rungs(report.rungs, report.metric, report.job.experiment.scale))
+        below = table(plan_tables.rungs(report))
         yield PageSection("Rungs", None, below, wide=False)
     if "configurations" in drawn:
         yield PageSection("Configurations", drawn["configurations"])
