@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,6 +101,18 @@ class Done:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+    def succeeded(self) -> Done:
+        assert self.code == 0, self.out + self.err
+        return self
+
+    def refused(self, *words: str, code: int = 2) -> Done:
+        """Pass if the command ended with that code, and said these words without a traceback."""
+        assert self.code == code, self.out + self.err
+        assert "Traceback" not in self.err
+        for word in words:
+            assert word in self.err
+        return self
 
 
 Command: TypeAlias = Callable[..., Done]
@@ -356,6 +369,43 @@ def at_home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process itself have the bench's home."""
     for name, value in bench.environment.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def no_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither variables, files nor a machine's metadata name an AWS account."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+
+
+@pytest.fixture
+def moto_address() -> Iterator[str]:
+    """Where an S3 listens that has one bucket, `shelf`."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    # What another test of this process has put there is there still: servers share one memory.
+    request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
+    urllib.request.urlopen(request).close()
+    maker = boto3.Session("maker", "s", region_name="us-east-1")
+    maker.client("s3", endpoint_url=address).create_bucket(Bucket="shelf")
+    yield address
+    server.stop()
+
+
+@pytest.fixture
+def bucket(no_aws: None, moto_address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place in that bucket, as boto3 finds it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_address)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    return "s3://shelf/runs"
 
 
 def open_to_others(home: Path) -> list[str]:

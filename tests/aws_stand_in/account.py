@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from cloudtune.infra.aws.account.inventory import inventory_of
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.infra.emulator.service import Emulator, ensure_emulator
+from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
+from cloudtune.infra.provider import Endpoint
 
 IMAGE = "ami-12c6146b"
 ONCE = Config(retries={"total_max_attempts": 1}, proxies={}, s3={"addressing_style": "path"})
@@ -43,6 +45,20 @@ def set_up(clients: Clients, region: str = "us-east-1", types: tuple[str, ...] =
     template = account.template_for({"types": types} if types else {})
     with ChangeSet(clients, template, parameters) as change_set:
         change_set.execute()
+
+
+@contextmanager
+def set_up_account(
+    home: Path, *regions: str, types: tuple[str, ...] = (), boot_seconds: float = 4.0
+) -> Iterator[Emulator]:
+    """Yield a stand-in that `cloudtune aws setup` has been used on, in these regions."""
+    emulator = start(home, boot_seconds)
+    with pytest.MonkeyPatch.context() as patch:
+        found_by_boto3(emulator.access, patch)
+        for region in regions or ("us-east-1",):
+            set_up(Clients(Endpoint(region)), region, types)
+    yield emulator
+    assert stop_emulator(home, only_if_idle=False)
 
 
 class Account:

@@ -34,6 +34,7 @@ from tests.builders.runs import (
     by_name,
     flapped,
     gone,
+    keep_run,
     play,
     refused,
     write_ledger,

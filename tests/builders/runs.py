@@ -428,6 +428,14 @@ def _still(policy: RunPolicy) -> Counter[str]:
     return Counter(trial.status for trial in policy.trials.values())
 
 
+def keep_run(home: Path, job: Job, entries: Iterable[Entry]) -> Path:
+    """Write a run down in a home as `cloudtune run` does; return its folder."""
+    folder = home / "runs" / job.run
+    folder.mkdir(parents=True)
+    write_ledger(folder, job.to_json(), entries)
+    return folder
+
+
 def write_ledger(folder: Path, header: Mapping[str, Any], entries: Iterable[Entry]) -> None:
     ledger = FileLedger(folder / "ledger.jsonl", header)
     for entry in entries:

@@ -1,14 +1,43 @@
-"""Simulated worlds that have something which the world of forecasts lacks."""
+"""Simulated worlds that have something which the world of forecasts lacks, and measuring in one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.model.commands import Command, StartTrial
 from cloudtune.model.events import EpochDone, Event, TrialFailed
 from cloudtune.model.plans import Rentable
+from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
+from cloudtune.policy.measure import MeasurePolicy
+from cloudtune.running import dry_run, measuring
+from cloudtune.running.runner import Runner, Swept
+
+
+def measure_in(
+    patch: pytest.MonkeyPatch,
+    world: Callable[[Rentable], SimWorld],
+    truth: ScalingProfile,
+    note: Callable[[MeasurePolicy], object] = lambda _policy: None,
+) -> None:
+    """Let measurements rent nothing, and train by this truth in such a world in virtual time."""
+
+    def go(_runner: Any, policy: MeasurePolicy, _path: Any, _header: Any, watch: Any) -> Swept:
+        run(policy, world(Rentable(policy.offer, truth, 1)), MemoryLedger(), watch)
+        note(policy)
+        return Swept(0.0)
+
+    cloud = Cloud(Endpoint("us-east-1"), {}, {})
+    patch.setattr(measuring, "open_cloud", lambda *_, **__: cloud)
+    patch.setattr(measuring, "preflight", lambda _: None)
+    patch.setattr(dry_run, "check_script", lambda *_, **__: None)
+    patch.setattr(Runner, "go", go)
 
 
 class Cramped(SimWorld):

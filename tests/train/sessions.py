@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudtune
@@ -51,6 +51,7 @@ def make_session(hook: Callable[[EpochReport], object] = lambda _: None, **optio
 def run_granted(
     function: Callable[[dict[str, Any]], object],
     hear: Callable[[EpochReport], object] = lambda _: None,
+    config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[EpochReport]:
     reports: list[EpochReport] = []
@@ -61,7 +62,7 @@ def run_granted(
 
     session = make_session(take, **options)
     session.grant(session.max_epoch + 1)
-    session.run(function, {})
+    session.run(function, dict(config or {}))
     return reports
 
 
