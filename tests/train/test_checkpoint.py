@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -270,23 +269,20 @@ def test_a_manifest_of_another_version_is_refused(store: CheckpointStore, tmp_pa
         read_manifest(str(path))
 
 
-def test_a_users_folder_is_used_in_place(store: CheckpointStore, tmp_path: Path) -> None:
+def test_a_users_folder_is_used_in_place(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     with Checkpoint.from_directory(source).as_directory() as folder:
         assert folder == str(source)
-    stored = Checkpoint(store.save("t", 4, {}, source), epoch=4)
-    with stored.as_directory() as folder:
-        assert (Path(folder) / "state.pt").read_text() == "x"
-        assert not Path(folder).is_relative_to(tmp_path / "store")
-    assert not Path(folder).exists()
 
 
 def test_any_trial_may_read_what_another_has_saved(store: CheckpointStore, tmp_path: Path) -> None:
     path = store.save("t", 4, {}, folder_of(tmp_path / "in", "x"))
     result = Checkpoint.from_storage(path)
-    assert result.epoch == 4
+    assert result == Checkpoint(path, epoch=4)
     with result.as_directory() as folder:
         assert (Path(folder) / "state.pt").read_text() == "x"
+        assert not Path(folder).is_relative_to(tmp_path / "store")
+    assert not Path(folder).exists()
     with pytest.raises(CheckpointError, match="there is no checkpoint at"):
         Checkpoint.from_storage(str(tmp_path / "none"))
 
@@ -296,26 +292,6 @@ def test_what_is_no_folder_or_empty_is_refused(store: CheckpointStore, tmp_path:
         Checkpoint.from_directory(tmp_path / "none")
     with pytest.raises(UsageError, match="holds no files"):
         store.save("t", 1, {}, tmp_path)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    # What another test of this process has put there is there still: servers share one memory.
-    request = urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")
-    urllib.request.urlopen(request).close()
-    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="shelf")
-    yield "s3://shelf/runs"
-    server.stop()
 
 
 def test_the_best_on_s3_is_whole_with_its_note(bucket: str, tmp_path: Path) -> None:
@@ -360,18 +336,24 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
 
 
 class FailingFileSystem:
-    """A file system whose methods named here fail n times; the rest is real."""
+    """A file system whose methods named here fail n times at such paths; the rest is real."""
 
-    def __init__(self, real: Any, times: int, *failing: str) -> None:
+    def __init__(self, real: Any, times: int, *failing: str, at: str = "") -> None:
         self.real = real
         self.times = times
         self.failing = failing
+        self.at = at
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.failing and self.times > 0:
-            self.times -= 1
-            raise OSError(28, "No space left on device")
-        return getattr(self.real, name)
+        method = getattr(self.real, name)
+
+        def fail(path: str, *more: object, **options: object) -> Any:
+            if self.times > 0 and path.endswith(self.at):
+                self.times -= 1
+                raise OSError(28, "No space left on device")
+            return method(path, *more, **options)
+
+        return fail if name in self.failing else method
 
 
 def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
@@ -402,18 +384,7 @@ def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     (source / "zz-later").write_text("two")
     store = CheckpointStore(str(tmp_path / "store"), waits=())
-    real = store._fs
-
-    class Full:
-        def open_output_stream(self, path: str, **_: object) -> Any:
-            if path.endswith("later"):
-                raise OSError(28, "No space left on device")
-            return real.open_output_stream(path)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-    store._fs = Full()
+    store._fs = FailingFileSystem(store._fs, 100, "open_output_stream", at="later")
     with pytest.raises(StorageError, match="No space left"):
         store.save("t1", 1, {}, source)
     assert [item for item in (tmp_path / "store").rglob("*") if item.is_file()] == []
@@ -431,10 +402,13 @@ def test_an_old_checkpoint_that_can_not_be_deleted_harms_none(tmp_path: Path) ->
     assert list(store.saved("t1")) == paths[-1:] or list(store.saved("t1")) == [paths[0], paths[-1]]
 
 
-def test_an_older_checkpoint_replaces_a_missing_or_short_one(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "one")
-    store = CheckpointStore(str(tmp_path / "store"))
-    paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]
+def saved(store: CheckpointStore, epochs: int) -> list[str]:
+    source = folder_of(Path(store.uri).with_name("in"), "one")
+    return [store.save("t1", epoch, {}, source) for epoch in range(1, epochs + 1)]
+
+
+def test_an_older_checkpoint_replaces_a_missing_or_short_one(store: CheckpointStore) -> None:
+    paths = saved(store, 3)
     assert usable(paths[2]) == paths[2]
     (file,) = [path for path in Path(paths[2]).glob("*/*") if path.is_file()]
     file.write_text("o")
@@ -446,13 +420,14 @@ def test_an_older_checkpoint_replaces_a_missing_or_short_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "/tmp/escaped", "a/../../../escaped", ""])
-def test_a_manifest_that_names_files_elsewhere_is_no_checkpoint(tmp_path: Path, name: str) -> None:
-    store = CheckpointStore(str(tmp_path / "store"))
-    paths = [store.save("t1", epoch, {}, folder_of(tmp_path / "in", "one")) for epoch in (1, 2)]
+def test_files_elsewhere_are_no_checkpoint(
+    store: CheckpointStore, tmp_path: Path, name: str
+) -> None:
+    paths = saved(store, 2)
     manifest = Path(paths[1], MANIFEST)
     document = json.loads(manifest.read_text())
-    saved = next(iter(document["files"].values()))
-    manifest.write_text(json.dumps({**document, "files": {name: saved}}))
+    entry = next(iter(document["files"].values()))
+    manifest.write_text(json.dumps({**document, "files": {name: entry}}))
     with pytest.raises(CheckpointError, match="leads out of its folder"):
         load(paths[1], tmp_path / "out" / "deep" / "folder")
     assert list(tmp_path.rglob("escaped")) == []
@@ -460,9 +435,8 @@ def test_a_manifest_that_names_files_elsewhere_is_no_checkpoint(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "pipe"])
-def test_a_link_in_the_storage_is_not_read(tmp_path: Path, kind: str) -> None:
-    store = CheckpointStore(str(tmp_path / "store"))
-    paths = [store.save("t1", epoch, {}, folder_of(tmp_path / "in", "one")) for epoch in (1, 2)]
+def test_a_link_is_not_read(store: CheckpointStore, tmp_path: Path, kind: str) -> None:
+    paths = saved(store, 2)
     (file,) = [path for path in Path(paths[1]).glob("*/*") if path.is_file()]
     if kind == "link to a folder":
         file.parent.rename(tmp_path / "elsewhere")
@@ -484,10 +458,8 @@ def test_a_storage_is_tried_without_a_trace(tmp_path: Path) -> None:
             try_storage(bad)
 
 
-def test_a_report_names_a_checkpoint_that_is_there(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "one")
-    store = CheckpointStore(str(tmp_path / "store"))
-    first, second = (store.save("t1", epoch, {}, source) for epoch in (1, 2))
+def test_a_report_names_a_checkpoint_that_is_there(store: CheckpointStore) -> None:
+    first, second = saved(store, 2)
     assert standing(first) == first
     Path(first, MANIFEST).unlink()
     assert standing(first) == second

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.events import EpochReport
 from cloudtune.train.checkpoint import CheckpointStore, read_manifest
-from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
+from tests.train.sessions import run_granted
+
+pytestmark = pytest.mark.usefixtures("as_a_worker")
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "digits"
@@ -63,21 +64,9 @@ leave()
 """
 
 
-@pytest.fixture(autouse=True)
-def as_a_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def train(config: dict[str, Any], epochs: int, **options: Any) -> list[EpochReport]:
-    reports: list[EpochReport] = []
-    session = Session("t1", reports.append, "val_accuracy", "max", epochs, **options)
-    session.grant(epochs + 1)
-    session.run(load_function(EXAMPLE, "train.py:train"), config)
-    return reports
+    given = {"metric_name": "val_accuracy", "max_epoch": epochs, **options}
+    return run_granted(load_function(EXAMPLE, "train.py:train"), config=config, **given)
 
 
 def environment(**more: str) -> dict[str, str]:

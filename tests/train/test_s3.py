@@ -6,7 +6,6 @@ import socket
 import socketserver
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from cloudtune.train.storage import StorageError, filesystem, try_storage
+from tests.builders.servers import serving
 
 
 class _Proxy(socketserver.ThreadingTCPServer):
@@ -58,20 +58,18 @@ class _Relay(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Iterator[_Proxy]:
-    with _Proxy(moto_address) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        for name in ("NO_PROXY", "no_proxy", "AWS_PROFILE"):
+    with serving(_Proxy(moto_address)) as server:
+        for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HTTP_PROXY", server.address)
         monkeypatch.setenv("http_proxy", server.address)
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
-def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str) -> Path:
+def profile(
+    no_aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str
+) -> Path:
     """Write profiles `base` (static keys), `team` (a role) and `process` (short-lived keys)."""
     command = tmp_path / "keys.py"
     command.write_text(
@@ -94,27 +92,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moto_address: str) 
     )
     monkeypatch.setenv("HOME", str(tmp_path))  # where credentials of roles are cached
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     return config
-
-
-@pytest.fixture
-def moto_address() -> Iterator[str]:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-    request = urllib.request.Request(f"{address}/moto-api/reset", method="POST")
-    urllib.request.urlopen(request).close()
-    maker = boto3.Session("maker", "s", region_name="us-east-1")
-    s3 = maker.client("s3", endpoint_url=address)
-    s3.create_bucket(Bucket="shelf")
-    yield address
-    server.stop()
 
 
 def test_an_assumed_role(profile: Path, proxy: _Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

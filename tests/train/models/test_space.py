@@ -1,8 +1,6 @@
 """Networks from a search over them: drawn, trained, and built again from what the record has."""
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +15,11 @@ from cloudtune.model.events import EpochReport
 from cloudtune.model.trial import Trial, nested
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
-from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 from tests.bench import python
+from tests.train.sessions import run_granted
+
+pytestmark = pytest.mark.usefixtures("as_a_worker")
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/models"
@@ -42,30 +42,19 @@ print(json.dumps(network.eval()(images).tolist()))
 """
 
 
-@pytest.fixture(autouse=True)
-def as_a_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def train(trial: Trial, store: CheckpointStore, **options: Any) -> EpochReport:
     """Train a trial for an epoch more, as a worker does."""
-    reports: list[EpochReport] = []
-    last = options.pop("last", 1)
-    session = Session(trial.id, reports.append, "val_accuracy", "max", last, store=store, **options)
-    session.grant(last + 1)
-    session.run(load_function(EXAMPLE, "train.py:train"), nested(trial.config))
-    return reports[-1]
+    own = {"trial_id": trial.id, "metric_name": "val_accuracy", "max_epoch": 1, "store": store}
+    script = load_function(EXAMPLE, "train.py:train")
+    return run_granted(script, config=nested(trial.config), **{**own, **options})[-1]
 
 
 def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     sampler, store = sampler_of(experiment), CheckpointStore(str(tmp_path))
     trials = [trial for _ in range(4) if (trial := sampler.ask()) is not None]
-    assert len({tuple(_networks(trial).items()) for trial in trials}) > 1
+    networks = [{n: v for n, v in trial.config.items() if "model/" in n} for trial in trials]
+    assert any(network != networks[0] for network in networks)
     ended = [(train(trial, store), trial) for trial in trials]
     best, winner = max(ended, key=lambda item: item[0].metrics["val_accuracy"])
 
@@ -84,10 +73,6 @@ def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:
     assert right == pytest.approx(best.metrics["val_accuracy"], abs=1e-6)
 
 
-def _networks(trial: Trial) -> dict[str, object]:
-    return {name: value for name, value in trial.config.items() if name.startswith("model/")}
-
-
 def test_a_clone_has_anothers_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The parent has learned; a clone with another layer goes on from there, a new one doesn't."""
     plain = {"model/block": "none", "model/regular": "none", "model/activation/kind": "relu"}
@@ -96,7 +81,7 @@ def test_a_clone_has_anothers_weights(tmp_path: Path, capfd: pytest.CaptureFixtu
     clone = Trial("t01", {**narrow, "model/block": "batch_norm"})
     store = CheckpointStore(str(tmp_path))
     before = train(parent, store)
-    after = train(clone, store, restore=before.checkpoint, last=2)
+    after = train(clone, store, restore=before.checkpoint, max_epoch=2)
     assert after.epoch == 2
     assert "began from another network: 8 tensors taken over, 5 new" in capfd.readouterr().out
     alone = train(Trial("t02", clone.config), store)

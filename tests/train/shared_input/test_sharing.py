@@ -24,6 +24,7 @@ from cloudtune.train.shared_input import serving
 from cloudtune.train.shared_input.order import Batches, BatchOrder
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader
+from tests.bench import wait_for
 from tests.guard import is_alive
 
 SAMPLES, BATCH = 60, 4
@@ -157,13 +158,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Batch]:
     return list(read(tmp_path_factory.mktemp("alone"), "alone"))
 
 
-def wait_until(true: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < give_up, "it never comes to that"
-        time.sleep(0.01)
-
-
 def test_four_trials_load_once_what_one_reads(trials: Trials, alone: list[Batch]) -> None:
     assert len(alone) == 2 * BATCHES
     orders = [[samples for at, samples, _ in alone if at == epoch] for epoch in (1, 2)]
@@ -177,7 +171,7 @@ def test_four_trials_load_once_what_one_reads(trials: Trials, alone: list[Batch]
     logs = [trials.log(number) for number in range(4)]
     assert sum("by this trial's loading process" in log for log in logs) == 1
     assert sum("by another trial's" in log for log in logs) == 3
-    wait_until(lambda: not any(map(is_alive, trials.loaders())))
+    wait_for(lambda: not any(map(is_alive, trials.loaders())))
     assert {path.suffix for path in (trials.folder / "input").iterdir()} == {".lock"}
 
 
@@ -192,7 +186,7 @@ def test_as_many_processes_load_as_one_loader_wants(trials: Trials, alone: list[
 
 def test_the_trial_that_began_may_end_and_others_go_on(trials: Trials, alone: list[Batch]) -> None:
     trials.begin(pause=0.1, stop=4)
-    wait_until((trials.folder / "loaded").exists)
+    wait_for((trials.folder / "loaded").exists)
     together = trials.together(2)
     for _ in range(2):
         trials.begin(pause=0.02, together=together)
@@ -205,7 +199,7 @@ def test_the_trial_that_began_may_end_and_others_go_on(trials: Trials, alone: li
 def test_no_batch_is_lost_or_read_twice(trials: Trials, alone: list[Batch], whom: str) -> None:
     for _ in range(3):
         trials.begin(pause=0.05)
-    wait_until(lambda: len(trials.loaded()) > 30 if (trials.folder / "loaded").exists() else 0)
+    wait_for(lambda: (trials.folder / "loaded").exists() and len(trials.loaded()) > 30)
     (loader,) = trials.loaders()
     os.kill(psutil.Process(loader).ppid() if whom == "who serves" else loader, signal.SIGKILL)
     assert trials.end() == [(alone, "")] * 3
@@ -213,9 +207,9 @@ def test_no_batch_is_lost_or_read_twice(trials: Trials, alone: list[Batch], whom
 
 def test_a_trial_that_is_killed_harms_no_other(trials: Trials, alone: list[Batch]) -> None:
     trials.begin(pause=0.2)
-    wait_until((trials.folder / "loaded").exists)
+    wait_for((trials.folder / "loaded").exists)
     trials.begin(pause=0.01)
-    wait_until(lambda: "another trial's" in trials.log(1))
+    wait_for(lambda: "another trial's" in trials.log(1))
     trials.running[0].kill()
     assert trials.end() == [([], "was killed"), (alone, "")]
 
@@ -250,7 +244,7 @@ def test_trials_with_another_augmentation_read_apart(trials: Trials, alone: list
 def test_a_slow_trial(trials: Trials, alone: list[Batch], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.train.shared_input.stream.KEPT", 12)
     trials.begin(pause=60.0)
-    wait_until((trials.folder / "loaded").exists)
+    wait_for((trials.folder / "loaded").exists)
     trials.begin()
     trials.running[1].join(30)
     trials.running[0].kill()
