@@ -1,5 +1,6 @@
 """A command line that must not touch any cloud."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.planning import alternatives, forecasting
 from cloudtune.profiles.store import write
-from tests.bench import EXPERIMENT, TRAIN, Command, Done, called, script_profile
+from tests.bench import EXPERIMENT, TRAIN, Command, called, script_profile
 
 
 @pytest.fixture
@@ -32,7 +33,4 @@ def command(
     monkeypatch.setattr(Ec2, "__init__", no_cloud)
     monkeypatch.setattr("cloudtune.aws_session.session", no_cloud)
 
-    def call(*arguments: object) -> Done:
-        return called(capsys, *arguments)
-
-    return call
+    return partial(called, capsys)

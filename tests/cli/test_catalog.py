@@ -17,13 +17,7 @@ from cloudtune.infra.aws.pricing import AS_OF, interruptions_per_hour
 
 
 @pytest.fixture(autouse=True)
-def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Give the command a home of its own, and no AWS account."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+def own_home(no_aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "100")
     return tmp_path

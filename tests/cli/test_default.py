@@ -1,8 +1,8 @@
 """What a person gets who names limits and no strategy, from the experiment file to the screen."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,8 @@ from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
-from tests.bench import TRAIN, Done, called
+from tests.bench import TRAIN, Command, called
 from tests.builders import machines
-
-Command = Callable[..., Done]
 
 SCRIPT = TRAIN.format(trouble='config["shift"]')
 EXPERIMENT = """
@@ -44,10 +42,7 @@ def command(
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: object) -> Done:
-        return called(capsys, *arguments)
-
-    return call
+    return partial(called, capsys)
 
 
 def profile(script: Path, instance_type: str, start: float = 2.0) -> ScalingProfile:
@@ -59,8 +54,7 @@ def profile(script: Path, instance_type: str, start: float = 2.0) -> ScalingProf
 
 
 def planned(command: Command, *options: str) -> dict[str, Any]:
-    said = command("plan", "experiment.yaml", *options, "-o", "json")
-    assert said.code == 0, said.err
+    said = command("plan", "experiment.yaml", *options, "-o", "json").succeeded()
     return dict(said.json)
 
 
@@ -142,9 +136,7 @@ def test_commands_start_on_the_cores_that_emulated_machines_share(
 
 def test_nothing_says_when_to_stop(command: Command) -> None:
     for verb in ("plan", "run", "simulate"):
-        said = command(verb, "experiment.yaml")
-        assert said.code == 2
-        assert "give --deadline and --budget for the best model" in said.err
+        command(verb, "experiment.yaml").refused("give --deadline and --budget for the best model")
 
 
 def test_trials_are_a_cap_of_the_search(command: Command) -> None:
@@ -231,17 +223,15 @@ def alone(command: Command, tmp_path: Path) -> Command:
 
 def test_a_script_alone_says_what_is_missing(alone: Command, tmp_path: Path) -> None:
     for verb in ("plan", "run"):
-        said = alone(verb, "train.py", *BOTH)
-        assert said.code == 2
-        assert "the epochs of a full training: --epochs N" in said.err
-        assert "--search 'shift=" in said.err
+        alone(verb, "train.py", *BOTH).refused(
+            "the epochs of a full training: --epochs N", "--search 'shift="
+        )
     assert not (tmp_path / "train.yaml").exists()
 
 
 def test_options_fill_gaps_and_are_kept(alone: Command, tmp_path: Path) -> None:
     given = ("--epochs", "16", "--search", "shift=choice(1, 2)", "--instances", "g4dn.12xlarge")
-    said = alone("plan", "train.py", *BOTH, *given)
-    assert said.code == 0, said.err
+    said = alone("plan", "train.py", *BOTH, *given).succeeded()
     kept = (tmp_path / "train.yaml").read_text()
     for words in ("train: train.py:train", "shift: {choice: [1, 2]}", "epochs: {max: 16}", "loss"):
         assert words in kept
@@ -262,8 +252,7 @@ def test_a_person_is_asked(alone: Command, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("cloudtune.cli.options.at_terminal", lambda: True)
     monkeypatch.setattr("click.prompt", prompt)
-    said = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge")
-    assert said.code == 0, said.err
+    said = alone("plan", "train.py", *BOTH, "--instances", "g4dn.12xlarge").succeeded()
     questions = [text.partition(" (")[0] for text in asked]
     assert questions == ["A space for shift", *["The epochs of a full training"] * 2]
     assert "'soon' is not a number of epochs" in said.err
@@ -282,9 +271,7 @@ def test_a_person_is_asked(alone: Command, tmp_path: Path, monkeypatch: pytest.M
 )
 def test_mistake(command: Command, tmp_path: Path, option: str, value: str, message: str) -> None:
     for path in ("experiment.yaml", "train.py"):
-        said = command("plan", path, *BOTH, "--epochs", "16", option, value)
-        assert said.code == 2
-        assert message in said.err
+        command("plan", path, *BOTH, "--epochs", "16", option, value).refused(message)
     assert not (tmp_path / "train.yaml").exists()
 
 

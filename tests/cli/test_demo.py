@@ -20,7 +20,7 @@ from cloudtune.planning import forecasting
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
-from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
+from tests.builders import NODE_BOUNDARY, Setting, keep_run, play, profile
 from tests.builders.live import elastic_job, report_of
 
 Called = Callable[..., str]
@@ -113,9 +113,7 @@ def test_the_winner_s_files_are_scored(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_path: Path) -> None:
     job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
     job = replace(job, limits=Limits(deadline=126.0))  # some of it is for setting up and returning
-    folder = tmp_path / "runs" / "mine"
-    folder.mkdir(parents=True)
-    write_ledger(folder, job.to_json(), entries)
+    keep_run(tmp_path, replace(job, run="mine"), entries)
     data = json.loads(called("report", "mine", "--against", "-o", "json"))
     dollars = {name: item["dollars"] for name, item in data["others"].items()}
     assert data["others"]["naive elastic"]["keeps_limits"]
@@ -132,9 +130,7 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
 def test_a_search_is_shown_against_a_fixed_fleet(called: Called, tmp_path: Path) -> None:
     """Its bill alone says little: a fixed fleet may cost less as it tries fewer configurations."""
     report = report_of(elastic_job("best"))
-    folder = tmp_path / "runs" / "search"
-    folder.mkdir(parents=True)
-    write_ledger(folder, report.job.to_json(), report.entries)
+    keep_run(tmp_path, replace(report.job, run="search"), report.entries)
     others = json.loads(called("report", "search", "--against", "-o", "json"))["others"]
     fixed = others["the same on a fixed fleet"]
     lines = called("report", "search", "--against").splitlines()

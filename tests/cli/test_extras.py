@@ -32,8 +32,7 @@ def test_an_emulated_run_needs_moto(bench: Bench, missing: set[str], cloud: str)
     path = bench.experiment()
     path.write_text(path.read_text().partition("limits:")[0] + cloud)
     missing |= {"moto", "flask_cors"}
-    done = bench.here("run", path)
-    assert done.code == 2, done.out
+    done = bench.here("run", path).refused()
     result = "needs moto and flask_cors, which are not installed: pip install 'cloudtune[emulator]'"
     assert result in done.err
     assert bench.machines() == []

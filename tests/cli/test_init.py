@@ -52,9 +52,7 @@ def test_what_a_function_reads_and_reports_is_found(
     if gaps:  # it is refused, at the line of the gap
         path.write_text(text)
         line = 1 + next(n for n, it in enumerate(text.split("\n")) if GAP in it and "[]" in it)
-        done = bench.here("plan", path, "--deadline", "1h")
-        assert done.code == 2
-        assert f"{path}:{line}:" in done.err
+        bench.here("plan", path, "--deadline", "1h").refused(f"{path}:{line}:")
         text = text.replace("choice: []", "choice: [0, 1]")
     path.write_text(text)
     experiment = load_experiment(path, {})
@@ -65,8 +63,7 @@ def test_what_a_function_reads_and_reports_is_found(
 
 def test_an_argparse_program_is_a_command(tmp_path: Path, bench: Bench) -> None:
     shutil.copy(EXAMPLES / "ports/mnist/before.py", tmp_path / "main.py")
-    done = bench.here("init", tmp_path / "main.py")
-    assert done.code == 0, done.err
+    bench.here("init", tmp_path / "main.py").succeeded()
     path = tmp_path / "experiment.yaml"
     assert "lr: {loguniform: [0.1, 10]}  # line 72, 1.0 there; a guess" in path.read_text()
     assert "metric: {name: accuracy, mode: max}  # line 64 prints it" in path.read_text()
@@ -115,21 +112,25 @@ for epoch in range(options.epochs):
         ("print('val loss: ' + str(loss))", "val_loss", 1.5e-5),
     ],
 )
-def test_a_printed_metric_is_found(
-    line: str, metric: str, value: float, tmp_path: Path, bench: Bench
-) -> None:
+def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: Bench) -> None:
     """The pattern that is written finds the number in what the script really prints."""
-    script = tmp_path / "main.py"
-    script.write_text(PROGRAM % line)
-    assert bench.here("init", script).code == 0
-    experiment = load_experiment(tmp_path / "experiment.yaml", {})
+    path = drafted(bench, PROGRAM % line)
+    experiment = load_experiment(path, {})
     assert experiment.metric.name == metric
     assert experiment.reports is not None
     assert experiment.reports.printed is not None
-    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    run = (sys.executable, path.with_name("main.py"))
+    printed = subprocess.run(run, capture_output=True, text=True, check=True)
     lines = printed.stdout.splitlines()
     matches = [it[metric] for text in lines if (it := re.search(experiment.reports.printed, text))]
     assert [float(text) for text in matches] == pytest.approx([value] * 2, nan_ok=True)
+
+
+def drafted(bench: Bench, program: str) -> Path:
+    """Return the experiment that `init` writes for a program."""
+    (bench.folder / "main.py").write_text(program)
+    bench.here("init", bench.folder / "main.py").succeeded()
+    return bench.folder / "experiment.yaml"
 
 
 CLICK = """
@@ -145,10 +146,9 @@ flags.DEFINE_integer("num_epochs", 5, "")
 
 
 @pytest.mark.parametrize("options", [CLICK, ABSL], ids=["click", "absl"])
-def test_options_of_other_parsers_are_read(options: str, tmp_path: Path, bench: Bench) -> None:
-    (tmp_path / "main.py").write_text(f"{options}\ndef main():\n    print('val acc', 1.0)\n")
-    assert bench.here("init", tmp_path / "main.py").code == 0
-    text = (tmp_path / "experiment.yaml").read_text()
+def test_options_of_other_parsers_are_read(options: str, bench: Bench) -> None:
+    program = f"{options}\ndef main():\n    print('val acc', 1.0)\n"
+    text = drafted(bench, program).read_text()
     flag = "--num-epochs" if options == CLICK else "--num_epochs"
     assert f"train: python main.py --lr {{lr}} {flag} {{epochs}}  #" in text
     assert "lr: {loguniform: [0.01, 1]}" in text
@@ -156,16 +156,13 @@ def test_options_of_other_parsers_are_read(options: str, tmp_path: Path, bench: 
 
 
 @pytest.mark.parametrize("line", ['print(f"loss {loss}")', 'print(f"speed {acc}")', "pass"])
-def test_what_each_step_prints_is_no_metric(line: str, tmp_path: Path, bench: Bench) -> None:
-    (tmp_path / "main.py").write_text(PROGRAM % line)
-    assert bench.here("init", tmp_path / "main.py").code == 0
-    assert f"metric: {{name: , mode: min}}  # {GAP}" in (tmp_path / "experiment.yaml").read_text()
+def test_what_each_step_prints_is_no_metric(line: str, bench: Bench) -> None:
+    text = drafted(bench, PROGRAM % line).read_text()
+    assert f"metric: {{name: , mode: min}}  # {GAP}" in text
 
 
-def test_where_a_program_saves_is_a_comment(tmp_path: Path, bench: Bench) -> None:
-    (tmp_path / "main.py").write_text(PROGRAM % 'print(f"val loss {loss}")')
-    assert bench.here("init", tmp_path / "main.py").code == 0
-    path = tmp_path / "experiment.yaml"
+def test_where_a_program_saves_is_a_comment(bench: Bench) -> None:
+    path = drafted(bench, PROGRAM % 'print(f"val loss {loss}")')
     text = path.read_text()
     assert "# checkpoints: {folder: 'out'}  # where it saves; then trials can pause" in text
     assert "#   with `--resume {resume}/FILE` in train" in text
@@ -194,8 +191,7 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
         assert (done.code, done.out) == (2, "")
         assert result in done.err
         assert path.read_text() == "mine"
-    done = bench.here("init", script, "--force")
-    assert done.code == 0
+    done = bench.here("init", script, "--force").succeeded()
     assert load_experiment(path, {}).name == "train"
 
 
@@ -250,8 +246,7 @@ def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPat
 def test_a_shell_is_reported_how_to_complete(
     shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = called(capsys, "completion", shell)
-    assert done.code == 0
+    done = called(capsys, "completion", shell).succeeded()
     assert f"_CLOUDTUNE_COMPLETE={shell}_complete" in done.out
 
 

@@ -10,9 +10,6 @@ from cloudtune.api.run_logs import RunLogs
 from cloudtune.infra.node.log_copies import LogCopies
 from cloudtune.runs.job import Job
 from tests.bench import Bench
-from tests.train.test_checkpoint import bucket
-
-__all__ = ["bucket"]
 
 
 @pytest.fixture
@@ -55,9 +52,7 @@ def test_a_trial_s_own_are_reported_alone(bench: Bench, run: Path, kept: Path) -
 
 
 def test_a_trial_without_logs_is_a_mistake(bench: Bench, run: Path, kept: Path) -> None:
-    done = bench.here("logs", run.name, "t09")
-    assert done.code == 2
-    assert "no logs of trial 't09'; choose one of t00, t01" in done.err
+    bench.here("logs", run.name, "t09").refused("no logs of trial 't09'; choose one of t00, t01")
     assert bench.here("logs", run.name, "t00", "--nodes").code == 2
 
 

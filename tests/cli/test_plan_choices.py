@@ -26,16 +26,14 @@ LIMITED = ("--deadline", "20m", "--budget", "$5")
 @pytest.mark.parametrize("strategy", [*STAGED, *DECIDING])
 def test_every_strategy_is_planned(command: Command, tmp_path: Path, strategy: str) -> None:
     base = ["experiment.yaml", "--strategy", strategy, "--trials", "8", *LIMITED]
-    said = command("plan", *base, "--save", "plan.json", "-o", "json")
-    assert said.code == 0, said.err
+    said = command("plan", *base, "--save", "plan.json", "-o", "json").succeeded()
     proven = said.json["proof"]
     assert (proven == "forecast, not proven") == (strategy in DECIDING)
     assert said.json["strategy"] == said.json["plan"]["strategy"] == strategy
     assert said.json["plan"]["forecast"]["within"] == 1.0
     saved = present(load_plan(tmp_path / "plan.json"))
     assert plan_json(saved.plan) == said.json["plan"]
-    played = command("simulate", *base, "-o", "json")
-    assert played.code == 0, played.err
+    played = command("simulate", *base, "-o", "json").succeeded()
     result = played.json
     assert result["strategy"] == strategy
     for name in ("allocator", "fleet_rule"):
@@ -57,9 +55,7 @@ def test_choices_that_do_not_go_together(command: Command, tmp_path: Path) -> No
     ):
         path.write_text(f"{text}strategy: {strategy}\n")
         for verb in ("plan", "run", "simulate"):
-            refused = command(verb, path)
-            assert refused.code == 2, refused.out
-            assert why in refused.err
+            command(verb, path).refused(why)
 
 
 @pytest.mark.parametrize("options", [["--planner", "greedy"], ["--objective", "time"]])
@@ -148,8 +144,7 @@ def billed_by(tmp_path: Path, billing: str) -> None:
 def test_billing_of_a_file(command: Command, tmp_path: Path, strategy: str, billing: str) -> None:
     billed_by(tmp_path, billing)
     base = ["experiment.yaml", "--strategy", strategy, "--trials", "8", "--budget", "$40"]
-    shown = command("plan", *base, "--verbose")
-    assert shown.code == 0, shown.err
+    shown = command("plan", *base, "--verbose").succeeded()
     (line,) = (item for item in shown.out.splitlines() if item.strip().startswith("billed"))
     assert line.split(maxsplit=1)[1].strip() == BILLED[billing]
     played = command("simulate", *base, "-o", "json").json
@@ -184,8 +179,7 @@ def test_billing_by_function_makes_the_last_trial_narrow(command: Command, tmp_p
 )
 def test_an_unknown_billing(command: Command, tmp_path: Path, billing: str, said: str) -> None:
     billed_by(tmp_path, billing)
-    refused = command("plan", "experiment.yaml")
-    assert refused.code == 2
+    refused = command("plan", "experiment.yaml").refused()
     assert re.search(rf"experiment.yaml:\d+.*{said}", refused.err, re.DOTALL), refused.err
 
 

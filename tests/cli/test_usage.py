@@ -90,8 +90,7 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
 
 def test_a_plan_is_saved_and_must_fit_its_script(bench: Bench) -> None:
     path = bench.ready()
-    done = bench.here("plan", path, "--save", "p.json", "-o", "json")
-    assert done.code == 0, done.err
+    done = bench.here("plan", path, "--save", "p.json", "-o", "json").succeeded()
     assert done.json["plan"]["staged"]["gap"] == 0
     check_refused(bench, ["run", "p.json", "--trials", "3"], "plan can't be changed", "--trials")
     script = bench.folder / "train.py"
@@ -131,9 +130,7 @@ def test_an_unconfirmed_clean_up_is_named(monkeypatch: pytest.MonkeyPatch, bench
 
     monkeypatch.setattr(runner, "run_job", leak)
     monkeypatch.setattr(dry_run, "check_script", lambda *_, **__: None)
-    done = bench.here("run", path)
-    assert done.code == 7
-    assert "i-1, i-2" in done.err
+    bench.here("run", path).refused("i-1, i-2", code=7)
 
 
 def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None:

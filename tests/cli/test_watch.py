@@ -66,8 +66,7 @@ def test_a_program_reads_lines_of_json_and_nothing_else(bench: Bench, experiment
 
 
 def test_no_plan_is_a_line_of_json_too(bench: Bench, experiment: Path) -> None:
-    done = bench.here("run", experiment, "--deadline", "1s", "-o", "jsonl")
-    assert done.code == 3
+    done = bench.here("run", experiment, "--deadline", "1s", "-o", "jsonl").refused(code=3)
     [line] = lines(done.out)
     assert line["type"] == "infeasible"
     assert "1s" in line["message"]
@@ -104,8 +103,7 @@ def test_the_last_screen(bench: Bench, experiment: Path, monkeypatch: pytest.Mon
 
 
 def test_the_exit_code_is_that_of_the_run(bench: Bench, experiment: Path) -> None:
-    done = bench.here("run", experiment, "--deadline", "10s", "--force")
-    assert done.code == 5
+    bench.here("run", experiment, "--deadline", "10s", "--force").refused(code=5)
     assert bench.here("watch").code == 5
 
 
@@ -115,11 +113,9 @@ def test_a_run_whose_controller_died_is_reported_to_have(
     folder = bench.ran()
     ledger = folder / "ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:20]) + '{"event": ')
-    done = bench.here("watch")
-    assert done.code == 1
-    assert (
-        f"the controller of run {folder.name} has died: resume the run with `cloudtune resume"
-        in done.err
+    done = bench.here("watch").refused(
+        f"the controller of run {folder.name} has died: resume the run with `cloudtune resume",
+        code=1,
     )
     assert "starts t00" in done.out
 
