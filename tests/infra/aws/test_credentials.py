@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,15 +14,13 @@ from typing import Any
 
 import pytest
 
-from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.infra.emulator.service import stop_emulator
-from cloudtune.infra.provider import Endpoint
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
-from tests.aws_stand_in.account import Account, allow, found_by_boto3, set_up, start
+from tests.aws_stand_in.account import Account, allow, set_up_account
 from tests.aws_stand_in.company_proxy import company_proxy
 from tests.builders.machines import profile
+from tests.builders.servers import serving
 
 BUCKET = "cloudtune-123456789012-us-east-1-an"
 MFA_CODE = "123456"
@@ -60,15 +57,11 @@ Home = Path
 @pytest.fixture(scope="module")
 def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     """An account that `cloudtune aws setup` has been used on."""
-    folder = tmp_path_factory.mktemp("logins")
-    account = Account(start(folder, boot_seconds=0.2))
-    with pytest.MonkeyPatch.context() as patch:
-        found_by_boto3(account.access, patch)
-        set_up(Clients(Endpoint("us-east-1")))
-    account.client("iam").create_service_linked_role(AWSServiceName="spot.amazonaws.com")
-    yield account
-    account.close()
-    assert stop_emulator(folder, only_if_idle=False)
+    with set_up_account(tmp_path_factory.mktemp("logins"), boot_seconds=0.2) as emulator:
+        account = Account(emulator)
+        account.client("iam").create_service_linked_role(AWSServiceName="spot.amazonaws.com")
+        yield account
+        account.close()
 
 
 @pytest.fixture
@@ -184,15 +177,8 @@ def portal(keys: dict[str, str]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Portal)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(HTTPServer(("127.0.0.1", 0), Portal)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def test_sso_and_what_to_do_once_its_login_is_over(home: Home, account: Account) -> None:

@@ -26,11 +26,10 @@ from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
 from cloudtune.running import runner
-from tests.aws_stand_in.account import found_by_boto3, set_up, start
+from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
 from tests.builders.experiments import FIELDS
 
@@ -38,11 +37,8 @@ from tests.builders.experiments import FIELDS
 @pytest.fixture(scope="module")
 def access(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A strict account that setup has seen."""
-    home = tmp_path_factory.mktemp("emulator")
-    emulator = start(home)
-    set_up(Clients(endpoint_of(emulator.access)), types=("g4dn.*",))
-    yield emulator.access
-    stop_emulator(home, only_if_idle=False)
+    with set_up_account(tmp_path_factory.mktemp("emulator"), types=("g4dn.*",)) as emulator:
+        yield emulator.access
 
 
 @pytest.fixture(autouse=True)
@@ -225,15 +221,10 @@ def test_missing_quotas_say_what_to_ask_for(access: Access) -> None:
     assert "Running On-Demand G and VT instances (L-DB2E81BA)" in by_name["quota on-demand g"].note
 
 
+@pytest.mark.usefixtures("no_aws")
 def test_without_credentials_one_line_says_what_to_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
-    done = called(capsys, "aws", "check")
-    assert done.code == 2
+    done = called(capsys, "aws", "check").refused("log in as for the aws command")
     assert done.err.count("\n") == 1
-    assert "log in as for the aws command" in done.err

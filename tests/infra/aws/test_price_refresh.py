@@ -1,7 +1,6 @@
 """Asking for live prices: of a small AWS on this machine, of the emulator, and of none."""
 
 import json
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
 from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import Endpoint
+from tests.builders.servers import serving
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -116,13 +116,9 @@ def aws() -> Iterator[Aws]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         pretended.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield pretended
-        server.shutdown()
-        thread.join()
 
 
 def fill(aws: Aws) -> None:
@@ -305,16 +301,7 @@ def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> N
     )
 
 
-@pytest.fixture
-def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-
-
-@pytest.mark.usefixtures("no_account")
+@pytest.mark.usefixtures("no_aws")
 def test_no_credentials_is_a_mistake_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no credentials for it here; log in as"):
         price_refresh.check_credentials()

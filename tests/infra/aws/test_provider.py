@@ -19,17 +19,15 @@ def experiment(folder: Path, **cloud: str) -> Experiment:
 
 
 @pytest.fixture(autouse=True)
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(no_aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with one profile, whose AWS can't be reached; returns its configuration."""
     config = tmp_path / "config"
     config.write_text("[profile team]\nregion = eu-west-3\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     # Without an answer each call is tried several times, some seconds apart.
     monkeypatch.setattr(inventory, "run_defaults", lambda *_: RunDefaults({}, ""))
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     return config
 

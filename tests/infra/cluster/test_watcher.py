@@ -37,21 +37,23 @@ ALWAYS = Endpoint("us-east-1", look_seconds=0.0)
 def events_of(note: Note, folder: Path) -> list[Event]:
     """Return what a controller hears that waits for i000, and finds that note in the journal."""
     result: list[Event] = []
-    journal = Journal(folder / "provider.jsonl")
-    journal.write(dataclasses.replace(note, intent="i000"))
-    watcher_of(journal, folder, result)._look()
+    journal_in(folder).write(dataclasses.replace(note, intent="i000"))
+    watcher_of(folder, result)._look()
     return result
 
 
+def journal_in(folder: Path) -> Journal:
+    return Journal(folder / "provider.jsonl")
+
+
 def watcher_of(
-    journal: Journal,
     folder: Path,
     events: list[Event],
     ours: Callable[[str], list[Any]] = lambda _: [],
     endpoint: Endpoint = ALWAYS,
 ) -> Watcher:
     head = SimpleNamespace(
-        journal=journal,
+        journal=journal_in(folder),
         give_back=lambda _: None,
         answers=lambda: True,
         nodes=list,
@@ -85,8 +87,7 @@ def test_ec2_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         asked.append(now)
         return []
 
-    journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, [], ours, Endpoint("us-east-1"))
+    watcher = watcher_of(tmp_path, [], ours, Endpoint("us-east-1"))
     for _ in range(2 * 3600):  # it looks at everything else twice a second
         monkeypatch.setattr(watcher, "_idle_looks", 0)
         watcher._look()
@@ -104,7 +105,7 @@ def test_expired_credentials_end_no_run(tmp_path: Path, monkeypatch: pytest.Monk
     def ours(_: str) -> list[Any]:
         raise expired
 
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, [], ours)
+    watcher = watcher_of(tmp_path, [], ours)
     for _ in range(20):
         now += 1.0
         watcher._look()
@@ -122,7 +123,7 @@ def instance(**changes: Any) -> SimpleNamespace:
 
 def test_a_nodes_warnings_become_events_in_order(tmp_path: Path) -> None:
     said: list[Event] = []
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, said, lambda _: [instance()])
+    watcher = watcher_of(tmp_path, said, lambda _: [instance()])
     cast("Any", watcher._head).nodes = lambda: [SimpleNamespace(instance="i-1", lost="")]
     watcher.note_warning("i-1", AtRisk(), lambda: None)
     watcher.note_warning("i-1", Interruption(150.0), lambda: None)
@@ -133,7 +134,7 @@ def test_a_nodes_warnings_become_events_in_order(tmp_path: Path) -> None:
 def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:
     said: list[Event] = []
     there = [instance(), instance(id="i-2", intent="i001")]
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, said, lambda _: there)
+    watcher = watcher_of(tmp_path, said, lambda _: there)
     watcher.expect("i001")
     watcher._look()
     logs = tmp_path / "boot"
@@ -162,7 +163,7 @@ def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:
 def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -> None:
     events: list[Event] = []
     began = instance(intent="i001", launched_at=3.0)
-    watcher = watcher_of(Journal(tmp_path / "j"), tmp_path, events, lambda _: [began])
+    watcher = watcher_of(tmp_path, events, lambda _: [began])
     watcher.expect("i001", asked_at=2.0)
     watcher._look()
     assert events == [InstanceLaunched(5.0, "i001", "i-1", 3.0)]
@@ -175,8 +176,7 @@ def test_a_clock_that_is_set(jump: float, tmp_path: Path, monkeypatch: pytest.Mo
     launched = instance(launched_at=unix_time() - 1)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
-    journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, result, lambda _: [launched])
+    watcher = watcher_of(tmp_path, result, lambda _: [launched])
     monkeypatch.setattr(watcher, "_began", unix_time() - 2)
     watcher._look()
     (event,) = result
@@ -187,8 +187,7 @@ def test_a_clock_that_is_set(jump: float, tmp_path: Path, monkeypatch: pytest.Mo
 def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = instance(ended_at=3.0, reason="User", billing=False, state="terminated")
     result: list[Event] = []
-    journal = Journal(tmp_path / "provider.jsonl")
-    watcher = watcher_of(journal, tmp_path, result, lambda _: [ended])
+    watcher = watcher_of(tmp_path, result, lambda _: [ended])
     said = (
         "[ 1.0] Linux\n\n[ 9.1] cloud-init[812]: exec: python3: not found\n"
         "[  OK  ] Stopped target Basic System.\nReached target Power-Off\n"
@@ -211,9 +210,8 @@ def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) -> None:
     result: list[Event] = []
-    journal = Journal(tmp_path / "provider.jsonl")
-    journal.write(dataclasses.replace(Note(1.0, "asked", ""), intent="i000"))
-    watcher = watcher_of(journal, tmp_path, result)
+    journal_in(tmp_path).write(Note(1.0, "asked", "i000"))
+    watcher = watcher_of(tmp_path, result)
     watcher.expect("i001", "i-1")
     watcher.note_lost("i-1", "its agent is gone")
     assert result == [], "another agent may take its place"
@@ -252,9 +250,9 @@ def test_an_error_not_the_clouds_is_given_up_for_good(tmp_path: Path) -> None:
 
 
 def test_an_idle_autoscaler_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    journal = Journal(tmp_path / "provider.jsonl")
+    journal = journal_in(tmp_path)
     monkeypatch.setattr(watching, "_IDLE_LOOKS", 5)
-    watcher = watcher_of(journal, tmp_path, [])
+    watcher = watcher_of(tmp_path, [])
     watcher.expect("i001")
     for _ in range(5):
         watcher._look()

@@ -17,10 +17,14 @@ from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads import bundle, head_runner
 from cloudtune.infra.heads.bundle import Order, packed, unpack
 from cloudtune.infra.heads.head_runner import Carrier
-from cloudtune.infra.heads.launch import Remote, user_data
+from cloudtune.infra.heads.launch import user_data
 from cloudtune.infra.heads.store import STOP, HeadStore
 from cloudtune.train.storage import StorageError
+from tests.bench import wait_for
+from tests.infra.heads.test_launch import REMOTE
 from tests.infra.mps_stand_in import script_at
+
+OUTPUT = "record/run/output.log@000000000000"
 
 
 @pytest.fixture
@@ -100,12 +104,8 @@ def test_a_command_has_its_clock_and_its_words_arrive(
     state = store.state()
     assert state is not None
     assert (state.code, state.instance) == (5, "i-1")
-    output, errors = (
-        store.read("record/run/output.log@000000000000"),
-        store.read("record/run/errors.log@000000000000"),
-    )
-    assert output == f"['run', 'e.yaml'] {tmp_path} b\n".encode()
-    assert errors == b"small-1 5.5\n"
+    assert store.read(OUTPUT) == f"['run', 'e.yaml'] {tmp_path} b\n".encode()
+    assert store.read(OUTPUT.replace("output", "errors")) == b"small-1 5.5\n"
     assert len(renewed) == 1
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_lost(tmp_path: Path, store: HeadStore, monkeypatch: pytest.M
 
     assert made.carry(renew) == 0
     assert left == [0]
-    assert store.read("record/run/output.log@000000000000") == b"all of it\n"
+    assert store.read(OUTPUT) == b"all of it\n"
 
 
 def test_a_stop_is_heard(tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,7 @@ def test_a_stop_is_heard(tmp_path: Path, store: HeadStore, monkeypatch: pytest.M
     )
 
     def ask() -> None:
-        while store.read("record/run/output.log@000000000000") != b"ready\n":
-            time.sleep(0.02)
+        wait_for(lambda: store.read(OUTPUT) == b"ready\n")
         store.write(STOP, b"stop\n")
 
     asking = threading.Thread(target=ask)
@@ -163,8 +162,7 @@ def test_a_head_without_an_order_says_so_and_ends(
     monkeypatch.setattr("sys.argv", ["carrier", "--at", f"{tmp_path}/r", "--until", "2e9"])
     assert head_runner.main() == 1
     assert "there is no order, or no parcel" in capsys.readouterr().out
-    remote = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
-    script = user_data(remote).replace("cloudtune.infra.heads.head_runner", "no_such_module")
+    script = user_data(REMOTE).replace("cloudtune.infra.heads.head_runner", "no_such_module")
     script = script[script.index("end() {") :]
     script_at(tmp_path / "shutdown", 'echo "shutdown $@"')
     path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"

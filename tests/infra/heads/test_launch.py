@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +20,7 @@ from cloudtune.infra.heads.launch import Remote, user_data
 from cloudtune.infra.node import boot
 from cloudtune.infra.node.boot import Join
 from cloudtune.infra.provider import HeadOffer
+from tests.builders.servers import serving
 from tests.infra.mps_stand_in import script_at
 
 FAILED = "cloudtune-node: setup.commands failed: false"
@@ -50,12 +50,8 @@ class _Upload(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def uploads() -> Iterator[_Uploads]:
-    with _Uploads() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(_Uploads()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="instances upload with curl")

@@ -12,13 +12,20 @@ from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.remote_runs import OVER, adopt, is_carried
 from cloudtune.infra.heads.store import PARCEL, PIECE_BYTES, STATE, HeadStore, Mirror, State, fetch
 from cloudtune.train.storage import StorageError
-
-REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
+from tests.infra.heads.test_launch import REMOTE
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> HeadStore:
     return HeadStore(f"{tmp_path}/storage/small-1")
+
+
+@pytest.fixture
+def carried(tmp_path: Path) -> Path:
+    """The folder of a run on the machine that asked for it."""
+    folder = tmp_path / "ann" / "small-1"
+    folder.mkdir(parents=True)
+    return folder
 
 
 @pytest.fixture
@@ -138,49 +145,44 @@ def test_what_a_head_is_given_is_read_as_written(store: HeadStore) -> None:
     assert store.read(PARCEL) == data
 
 
-def test_a_head_is_alive_while_it_says_so(store: HeadStore, tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "small-1"
-    folder.mkdir(parents=True)
-    assert is_carried(folder) is None, "this machine's own, or none's"
-    remote = replace(REMOTE, storage=store.uri)
-    remote.keep(folder)
+def test_a_head_is_alive_while_it_says_so(store: HeadStore, carried: Path) -> None:
+    assert is_carried(carried) is None, "this machine's own, or none's"
+    replace(REMOTE, storage=store.uri).keep(carried)
     state = State(beat=1000.0, instance="i-1", attempt=1)
     assert state.is_alive(1089.0)
     assert not state.is_alive(1091.0)
     assert not replace(state, code=0).is_alive(1000.0)
-    assert not is_carried(folder), "no word yet"
+    assert not is_carried(carried), "no word yet"
 
 
-def test_its_end_is_seen(store: HeadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_end_is_seen(store: HeadStore, carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("cloudtune.infra.heads.remote_runs.time.time", lambda: now)
     monkeypatch.setattr("cloudtune.infra.heads.remote_runs._LOOK_SECONDS", -1.0)
-    folder = tmp_path / "runs" / "small-1"
-    folder.mkdir(parents=True)
-    replace(REMOTE, storage=store.uri, attempt=2).keep(folder)
+    replace(REMOTE, storage=store.uri, attempt=2).keep(carried)
     store.write("record/run/ledger.jsonl", b"one\n")
     store.tell(State(now, "i-1", attempt=1, code=130))
-    assert not is_carried(folder), "the head before this one has ended; this one is silent yet"
-    assert not (folder / OVER).exists()
+    assert not is_carried(carried), "the head before this one has ended; this one is silent yet"
+    assert not (carried / OVER).exists()
     store.tell(State(now, "i-2", attempt=2))
-    assert is_carried(folder)
-    assert (folder / "ledger.jsonl").read_text() == "one\n"
+    assert is_carried(carried)
+    assert (carried / "ledger.jsonl").read_text() == "one\n"
     store.tell(State(now, "i-2", attempt=2, code=0))
-    assert not is_carried(folder)
-    assert (folder / OVER).exists()
+    assert not is_carried(carried)
+    assert (carried / OVER).exists()
     store.write("record/run/ledger.jsonl", b"one\ntwo\n")
-    assert not is_carried(folder)
-    assert (folder / "ledger.jsonl").read_text() == "one\n", "all of it was here by then"
+    assert not is_carried(carried)
+    assert (carried / "ledger.jsonl").read_text() == "one\n", "all of it was here by then"
 
 
-def test_another_machine_adopts_a_run_by_its_place(store: HeadStore, tmp_path: Path) -> None:
+def test_another_machine_adopts_a_run_by_its_place(
+    store: HeadStore, carried: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="no run that a head carries"):
         adopt(store.uri, tmp_path / "runs")
-    folder = tmp_path / "ann" / "small-1"
-    folder.mkdir(parents=True)
     remote = replace(REMOTE, storage=store.uri)
-    remote.keep(folder)
-    store.write("remote.json", (folder / "remote.json").read_bytes())
+    remote.keep(carried)
+    store.write("remote.json", (carried / "remote.json").read_bytes())
     store.write("record/run/ledger.jsonl", b"one\n")
     result = adopt(store.uri + "/", tmp_path / "bob")
     assert result == tmp_path / "bob" / "small-1"

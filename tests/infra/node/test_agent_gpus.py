@@ -26,6 +26,7 @@ from cloudtune.infra.node.messages import (
 from cloudtune.infra.processes import is_running
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.trial import Slice
+from tests.bench import wait_for
 from tests.infra.mps_stand_in import script_at, write_control, write_smi
 
 TRAIN = """
@@ -69,12 +70,8 @@ def agent(tmp_path: Path, training: Training) -> Iterator[Agent]:
     made = Agent("127.0.0.1", 2, training, tmp_path / "logs", spares=False)
     yield made
     made.close()
-    give_up = time.monotonic() + 60
-    while left := [
-        item for item in set(psutil.Process().children(recursive=True)) - before if is_running(item)
-    ]:
-        assert time.monotonic() < give_up, left
-        time.sleep(0.02)
+    processes = psutil.Process()
+    wait_for(lambda: not any(map(is_running, {*processes.children(recursive=True)} - before)), 60)
 
 
 def begin(agent: Agent, session: str, kind: str, share: float = 0.5) -> None:
@@ -149,8 +146,5 @@ def test_leases_end(training: Training, monkeypatch: pytest.MonkeyPatch, tmp_pat
     leased.renew(time.time() + 500)
     leased.renew(time.time() + 1.2)
     assert result.read_text().splitlines() == ["-P +9", "-P +1"]
-    give_up = time.monotonic() + 60
-    while "-P now" not in result.read_text():
-        assert time.monotonic() < give_up, "it is still there"
-        time.sleep(0.05)
+    wait_for(lambda: "-P now" in result.read_text(), seconds=60)
     leased.close()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Training
 from cloudtune.running.runner import program_of
 from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
+from tests.builders.experiments import small_experiment
 from tests.guard import is_alive
 from tests.one_node import Node, failure, kinds, node_in, part_of, reports
 
@@ -107,15 +107,9 @@ def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
     node: Node, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], seen: float
 ) -> None:
     (node.folder / "plain.py").write_text(PLAIN)
-    experiment = Experiment(
-        name="plain",
-        train="python plain.py {lr}",
-        reports={"file": "metrics.jsonl"},
-        metric={"name": "loss", "mode": "min"},
-        search={"lr": {"uniform": [0, 1]}},
-        epochs={"max": 1},
-        trial={"gpus": gpus},
-    )
+    reports_in = {"file": "metrics.jsonl"}
+    command = {"train": "python plain.py {lr}", "reports": reports_in, "epochs": {"max": 1}}
+    experiment = small_experiment(node.folder, **command, trial={"gpus": gpus})
     program = program_of(experiment)
     storage = str(node.folder / "store")
     training = Training(experiment.train, "loss", "min", 1, storage, 0, program=program)

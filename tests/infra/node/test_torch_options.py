@@ -82,31 +82,30 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_a_step_may_skip_parameters_where_the_script_allows(node: Node) -> None:
-    options = {"find_unused_parameters": True}
-    node.agent.start(part_of("unused.1", 2.0, until=2, kind="halves", options=options))
-    result = [*node.hear("unused.1", Epoch), *node.hear("unused.1", Epoch)]
+@pytest.mark.parametrize(
+    ("kind", "option"), [("halves", "find_unused_parameters"), ("twice", "static_graph")]
+)
+def test_a_step_may_skip_or_reuse_what_it_names(node: Node, kind: str, option: str) -> None:
+    node.agent.start(part_of(f"{kind}.1", 2.0, until=2, kind=kind, options={option: True}))
+    result = [*node.hear(f"{kind}.1", Epoch), *node.hear(f"{kind}.1", Epoch)]
     assert [report["in_sync"] for report in reports(result)] == [True, True]
-    node.stop("unused.1")
+    node.stop(f"{kind}.1")
 
 
-def test_else_it_is_reported_in_a_line_what_to_write(node: Node) -> None:
-    node.agent.start(part_of("raises.1", 2.0, until=2, kind="halves", options={}))
-    failed = failure(node.hear("raises.1"))
-    assert "prepare_model(model, find_unused_parameters=True)" in failed.error
+@pytest.mark.parametrize(
+    ("kind", "wrong", "option"),
+    [
+        ("halves", {}, "find_unused_parameters"),
+        ("twice", {"find_unused_parameters": True}, "static_graph"),
+    ],
+)
+def test_else_it_is_reported_in_a_line_what_to_write(
+    node: Node, kind: str, wrong: dict[str, bool], option: str
+) -> None:
+    node.agent.start(part_of(f"wrong-{kind}.1", 2.0, until=2, kind=kind, options=wrong))
+    failed = failure(node.hear(f"wrong-{kind}.1"))
+    assert f"prepare_model(model, {option}=True)" in failed.error
     assert not failed.peer
-
-
-def test_a_parameter_may_be_used_twice_in_a_static_graph(node: Node) -> None:
-    wrong = {"find_unused_parameters": True}
-    node.agent.start(part_of("twice.1", 2.0, until=2, kind="twice", options=wrong))
-    failed = failure(node.hear("twice.1"))
-    assert "prepare_model(model, static_graph=True)" in failed.error
-    options = {"static_graph": True}
-    node.agent.start(part_of("static.1", 2.0, until=2, kind="twice", options=options))
-    result = [*node.hear("static.1", Epoch), *node.hear("static.1", Epoch)]
-    assert [report["in_sync"] for report in reports(result)] == [True, True]
-    node.stop("static.1")
 
 
 def test_mixed_precision_keeps_its_scale_through_a_change_of_width(node: Node) -> None:

@@ -19,7 +19,7 @@ from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, template
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import find_emulator, stop_emulator
+from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from tests.aws_stand_in.account import allow, found_by_boto3, start
 from tests.bench import called
@@ -38,12 +38,12 @@ KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890
 @pytest.fixture(autouse=True)
 def account(
     warm_emulators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+) -> Iterator[EmulatorControl]:
     """An emulated account, which boto3 finds as it finds AWS."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     access = start(tmp_path / "emulator").access
     found_by_boto3(access, monkeypatch)
-    yield
+    yield EmulatorControl(access)
     stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
@@ -69,25 +69,19 @@ def test_setup_shows_and_creates_once(capsys: pytest.CaptureFixture[str]) -> Non
         refused = called(capsys, "aws", "setup", "--yes", "--tag", tag)
         assert (refused.code, stacks()) == (2, [])
         assert "write KEY=VALUE, such as team=vision" in refused.err
-    live = called(capsys, "aws", "check", "--live", "--yes")
-    assert live.code == 2
-    assert "nothing was done" in live.err
+    called(capsys, "aws", "check", "--live", "--yes").refused("nothing was done")
     checked = called(capsys, "aws", "check")
     assert checked.code == 1
     assert f"missing  bucket {BUCKET}: `cloudtune aws setup` creates it" in checked.out
     assert "ok       image: ami-" in checked.out
 
-    asked = called(capsys, "aws", "setup")
-    assert asked.code == 2
-    assert (
+    asked = called(capsys, "aws", "setup").refused(
         "can't ask for confirmation without a terminal, and nothing was changed: add --yes"
-        in asked.err
     )
     assert "  create Bucket: checkpoints, logs and results; no public access" in asked.out
     assert stacks() == [], "the change set that was shown is gone, and its stack with it"
 
-    done = called(capsys, "aws", "setup", "--yes", "--instances", "g4dn.*, p3.*")
-    assert done.code == 0, done.out + done.err
+    done = called(capsys, "aws", "setup", "--yes", "--instances", "g4dn.*, p3.*").succeeded()
     assert done.out.count("\n  create ") == STEPS
     assert "ready: use `cloud: {provider: aws, region: us-east-1}`" in done.out
     again = called(capsys, "aws", "setup", "--yes")
@@ -148,7 +142,9 @@ def test_aws_is_all_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert kept.charges.per_instance_hour == 0.5
 
 
-def test_runs_use_the_network_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_use_the_network_and_tags(
+    account: EmulatorControl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ec2 = boto3.client("ec2", REGION)
     vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
     subnets = [
@@ -168,8 +164,7 @@ def test_runs_use_the_network_and_tags(tmp_path: Path, capsys: pytest.CaptureFix
         PolicyName="at-most", PolicyDocument=json.dumps(allow("*"))
     )["Policy"]["Arn"]
     named = (*network, "--tag", "team=vision", "--boundary", boundary)
-    done = called(capsys, "aws", "setup", "--yes", *named, "--role-path", "/vision/")
-    assert done.code == 0, done.err
+    called(capsys, "aws", "setup", "--yes", *named, "--role-path", "/vision/").succeeded()
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
     settings = renting(tmp_path).cloud
     assert settings.subnets == {"us-east-1a": first, "us-east-1b": third}
@@ -189,8 +184,7 @@ def test_runs_use_the_network_and_tags(tmp_path: Path, capsys: pytest.CaptureFix
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
     request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
-    emulator = present(find_emulator(tmp_path / "emulator"))
-    EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
+    account.move_clock(2.0)  # until EC2 shows the instance
     (instance,) = ec2.describe_instances()["Reservations"][0]["Instances"]
     assert instance["MetadataOptions"]["HttpTokens"] == "required", "IMDSv2"
     for kind in ("instance", "volume"):
@@ -213,8 +207,7 @@ def test_a_key_encrypts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert (refused.code, stacks()) == (2, [])
         assert words in refused.err
     named = ("--kms", KEY, "--head-type", "m6i.large")
-    done = called(capsys, "aws", "setup", "--yes", *named)
-    assert done.code == 0, done.err
+    called(capsys, "aws", "setup", "--yes", *named).succeeded()
     assert f"ok       {KEY} encrypts it" in called(capsys, "aws", "check").out
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out, "as before"
     person = called(capsys, "aws", "policy", "person").json
@@ -281,10 +274,9 @@ def deploy(body: str, **parameters: str) -> None:
 def test_a_failed_setup_is_undone_and_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     iam, name = boto3.client("iam", REGION), "cloudtune-head-us-east-1"
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(policies.TRUST))
-    done = called(capsys, "aws", "setup", "--yes")
-    assert done.code == 1
-    assert "stack cloudtune was not changed: HeadRole: " in done.err
-    assert f"{name} already exists" in done.err
+    called(capsys, "aws", "setup", "--yes").refused(
+        "stack cloudtune was not changed: HeadRole: ", f"{name} already exists", code=1
+    )
     assert account_now().group is None
     assert iam.list_role_policies(RoleName=name)["PolicyNames"] == [], "another one's"
     assert "stack cloudtune: it is ROLLBACK_COMPLETE" in called(capsys, "aws", "check").out
@@ -339,7 +331,9 @@ def test_an_earlier_setup_keeps_its_bucket(capsys: pytest.CaptureFixture[str]) -
     assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == [SHARED_NAME]
 
 
-def test_teardown_keeps_results(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_teardown_keeps_results(
+    account: EmulatorControl, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert called(capsys, "aws", "setup", "--yes").code == 0
     s3, ec2 = boto3.client("s3", REGION), boto3.client("ec2", REGION)
     s3.put_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt", Body=b"x")
@@ -352,15 +346,13 @@ def test_teardown_keeps_results(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         MaxCount=1,
         TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )["Instances"][0]["InstanceId"]
-    emulator = present(find_emulator(tmp_path / "emulator"))
-    EmulatorControl(emulator.access).move_clock(2.0)  # until EC2 shows the instance
+    account.move_clock(2.0)  # until EC2 shows the instance
     refused = called(capsys, "aws", "teardown", "--yes")
     assert refused.code == 2
     assert f"{launched} of run r is alive in us-east-1: `cloudtune gc --all" in refused.err
     ec2.terminate_instances(InstanceIds=[launched])
 
-    done = called(capsys, "aws", "teardown", "--yes")
-    assert done.code == 0, done.out + done.err
+    done = called(capsys, "aws", "teardown", "--yes").succeeded()
     assert f"keep bucket {BUCKET}: it isn't empty" in done.out
     assert s3.get_object(Bucket=BUCKET, Key="cloudtune/run/best/model.pt")["Body"].read() == b"x"
     assert called(capsys, "aws", "setup", "--yes").code == 0, "its bucket is used again"

@@ -13,8 +13,8 @@ from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import endpoint_of
-from cloudtune.infra.emulator.service import Emulator, stop_emulator
-from tests.aws_stand_in.account import found_by_boto3, set_up, start
+from cloudtune.infra.emulator.service import Emulator
+from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
 
 BUCKET = "cloudtune-123456789012-us-east-1-an"
@@ -24,10 +24,8 @@ BUCKET = "cloudtune-123456789012-us-east-1-an"
 def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     """A strict account that setup has seen."""
     home = tmp_path_factory.mktemp("emulator")
-    made = start(home, boot_seconds=0.2)
-    set_up(Clients(endpoint_of(made.access)), types=("g4dn.*",))
-    yield made
-    stop_emulator(home, only_if_idle=False)
+    with set_up_account(home, types=("g4dn.*",), boot_seconds=0.2) as emulator:
+        yield emulator
 
 
 @pytest.fixture
@@ -54,14 +52,12 @@ def left_in_bucket() -> int:
 def test_it_asks_tries_and_tells(
     emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = called(capsys, "aws", "check", "--live")
-    assert asked.code == 2
+    asked = called(capsys, "aws", "check", "--live").refused()
     assert "(about a minute of $0.1008 an hour: $0.002, and a disk for as long)" in asked.out
     assert EmulatorControl(emulator.access).instances() == [], "there was no yes"
 
     path = tmp_path / "answers.json"
-    tried = called(capsys, "aws", "check", "--live", "--yes", "--report", path)
-    assert tried.code == 0, tried.out + tried.err
+    tried = called(capsys, "aws", "check", "--live", "--yes", "--report", path).succeeded()
     assert "NOT AS EXPECTED" not in tried.out
     written = json.loads(path.read_text())
     assert written["ok"]

@@ -14,17 +14,15 @@ import cloudtune
 from cloudtune.api import remote, runs
 from cloudtune.api.regions import after
 from cloudtune.infra.aws import price_refresh
-from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
 from cloudtune.runs import report
-from tests.aws_stand_in.account import found_by_boto3, set_up, start
+from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
 from tests.builders.machines import profile
 
@@ -47,13 +45,8 @@ cloud:
 def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """An account that is set up in two regions."""
     home = tmp_path_factory.mktemp("account")
-    access = start(home).access
-    with pytest.MonkeyPatch.context() as patch:
-        found_by_boto3(access, patch)
-        for region in ("us-east-1", "us-east-2"):
-            set_up(Clients(Endpoint(region)), region)
-    yield access
-    stop_emulator(home, only_if_idle=False)
+    with set_up_account(home, "us-east-1", "us-east-2") as emulator:
+        yield emulator.access
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +78,7 @@ def test_a_plan_is_made_in_the_cheapest_region(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
-    planned = called(capsys, "plan", *words, "-o", "json")
-    assert planned.code == 0, planned.err
+    planned = called(capsys, "plan", *words, "-o", "json").succeeded()
     assert planned.json["storage"] == "s3://cloudtune-123456789012-us-east-2-an/cloudtune"
     said = r"Region us-east-2 \((.*)\); next us-east-1 \((.*)\)\n"
     (figures,) = re.findall(said, planned.err)
@@ -131,8 +123,7 @@ def test_any_is_each_region_that_the_account_has_enabled(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment.write_text(f"{EXPERIMENT}  regions: any\n")
-    planned = called(capsys, "plan", experiment, "--profile", tmp_path / "speeds.json")
-    assert planned.code == 0, planned.err
+    planned = called(capsys, "plan", experiment, "--profile", tmp_path / "speeds.json").succeeded()
     assert planned.err.startswith("Region us-east-2 (")
     assert re.search(r"\n  not af-south-1, ap-\S+, ap-\S+ and \d+ more: storage: ", planned.err)
 
@@ -141,8 +132,7 @@ def test_one_regions_own_is_refused(experiment: Path, capsys: pytest.CaptureFixt
     text = experiment.read_text()
     for line in ("region: us-east-1", "image: ami-1", "zones: [us-east-1a]"):
         experiment.write_text(f"{text}  {line}\n")
-        refused = called(capsys, "plan", experiment)
-        assert refused.code == 2
+        refused = called(capsys, "plan", experiment).refused()
         name = line.partition(":")[0]
         assert f"cloud.{name}: is of one region; leave it out, or leave regions out" in refused.err
 
