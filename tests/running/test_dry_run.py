@@ -76,8 +76,7 @@ def test_script_is_run(bench: Bench, simulated: list[Job], monkeypatch: pytest.M
         module.write(f"import subprocess\nopen({str(started)!r}, 'w').write(")
         module.write("str(subprocess.Popen(['sleep', '600']).pid))\n")
     bench.profile()
-    done = bench.here("run", path, "--try-first")
-    assert done.code == 0, done.err
+    done = bench.here("run", path, "--try-first").succeeded()
     assert "tried on this machine: one trial reported after " in done.err
     assert len(simulated) == 1
     wait_for(lambda: not is_alive(int(started.read_text())))
@@ -87,12 +86,9 @@ def test_a_command_is_tried_as_a_function_is(bench: Bench) -> None:
     path = bench.folder / "command.yaml"
     path.write_text(COMMAND)
     (bench.folder / "main.py").write_text("print('los: 0.5')\n")
-    done = bench.here("try", path)
-    assert done.code == 2
-    assert "no line of what it printed has loss" in done.err
+    done = bench.here("try", path).refused("no line of what it printed has loss")
     (bench.folder / "main.py").write_text("print('loss 0.5', flush=True)\ninput()\n")
-    done = bench.here("try", path)
-    assert done.code == 0, done.err
+    done = bench.here("try", path).succeeded()
     assert "one trial reported after " in done.out
 
 

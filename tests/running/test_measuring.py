@@ -11,8 +11,6 @@ import pytest
 from cloudtune.api.flow import measured_first, refuse_made_up
 from cloudtune.cli.reporters import Quiet
 from cloudtune.display import plan_tables
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
@@ -23,17 +21,16 @@ from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import crowded, propose, to_json
 from cloudtune.profiles.measurements import MeasureError
-from cloudtune.running import dry_run, measuring
-from cloudtune.running.runner import Runner, Swept
+from cloudtune.running import measuring
 from cloudtune.runs.job import Job
 from tests.builders import profile
+from tests.builders.worlds import measure_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.policy.measure import MeasurePolicy
-    from cloudtune.running.runner import Watch
 
 EMULATED = """\
 name: paced
@@ -65,14 +62,10 @@ def measured(
         paces.append(pace)
         return Cloud(Endpoint("us-east-1"), {}, {})
 
-    def go(runner: Any, policy: MeasurePolicy, _path: Path, _header: Any, watch: Watch) -> Swept:
-        truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
-        world = SimWorld((Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0))
-        run(policy, world, MemoryLedger(), watch)
-        return Swept(0.0)
-
+    truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
+    score = synthetic_metric("max", 0)
+    measure_in(monkeypatch, lambda it: SimWorld((it,), "score", score), truth)
     monkeypatch.setattr(measuring, "open_cloud", opened)
-    monkeypatch.setattr(Runner, "go", go)
     result = measuring.measure(
         experiment, "g7.12xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
     )
@@ -168,24 +161,18 @@ def first(
     """
     took: list[tuple[float, float]] = []
 
-    def go(runner: Any, policy: MeasurePolicy, _path: Path, _header: Any, watch: Watch) -> Swept:
-        world = SimWorld(
-            (Rentable(policy.offer, truth, 1),),
+    def world(machine: Rentable) -> SimWorld:
+        return SimWorld(
+            (machine,),
             "score",
             synthetic_metric("max", 0),
             pace_of=lambda _config, epoch: 1e6 if epoch == hangs_in else 1.0,
         )
-        run(policy, world, MemoryLedger(), watch)
+
+    def note(policy: MeasurePolicy) -> None:
         took.append((policy.now, policy.spent(policy.now)))
-        return Swept(0.0)
 
-    def opened(*_: object, **__: object) -> Cloud:
-        return Cloud(Endpoint("us-east-1"), {}, {})
-
-    monkeypatch.setattr(measuring, "open_cloud", opened)
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
-    monkeypatch.setattr(dry_run, "check_script", lambda *_, **__: None)
-    monkeypatch.setattr(Runner, "go", go)
+    measure_in(monkeypatch, world, truth, note)
     problem, _ = measured_first(experiment, None, time.time(), Quiet(), pace=True)
     assert make.make_plan(problem, Limits(3600.0)).plan.estimate.seconds > 0
     return took[0]

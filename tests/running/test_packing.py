@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cloudtune.api.experiments import load_experiment
 from cloudtune.api.flow import measured_first
 from cloudtune.cli.reporters import Quiet
-from cloudtune.engine.ledger import MemoryLedger
-from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import synthetic_metric
-from cloudtune.infra.provider import Cloud, Endpoint
-from cloudtune.model.plans import Rentable
 from cloudtune.profiles.packing import packed
 from cloudtune.profiles.store import read
-from cloudtune.running import dry_run, measuring
-from cloudtune.running.runner import Runner, Swept
 from tests.bench import Done, called
 from tests.builders import profile
-from tests.builders.worlds import Cramped
+from tests.builders.worlds import Cramped, measure_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cloudtune.model.plans import Rentable
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.policy.measure import MeasurePolicy
 
@@ -56,14 +51,7 @@ class Place:
         self.measured: list[tuple[float, ...]] = []
         patch.chdir(folder)
         patch.setenv("CLOUDTUNE_HOME", str(folder / "home"))
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
-            patch.delenv(name, raising=False)
         (folder / "train.py").write_text("def train(config):\n    pass\n")
-        endpoint = Endpoint("us-east-1")
-        patch.setattr(measuring, "open_cloud", lambda *_, **__: Cloud(endpoint, {}, {}))
-        patch.setattr(measuring, "preflight", lambda _: None)
-        patch.setattr(dry_run, "check_script", lambda *_, **__: None)
 
     def __call__(self, *words: object) -> Done:
         return called(self._capsys, words[0], self.experiment("sha"), *words[1:])
@@ -77,15 +65,13 @@ class Place:
         """Have an epoch take n seconds for one, and for two on a GPU, with that memory."""
         truth = profile({0.5: two, 1.0: one, 2.0: one / 1.8, 4.0: one / 3}, name=T4)
 
-        def go(_runner: Any, policy: MeasurePolicy, *_path: Any) -> Swept:
-            world = Cramped(
-                (Rentable(policy.offer, truth, 1),), "score", synthetic_metric("max", 0), mib=mib
-            )
-            run(policy, world, MemoryLedger(), _path[-1])
-            self.measured.append(tuple(sorted(policy.figures.epoch)))
-            return Swept(0.0)
+        def world(machine: Rentable) -> Cramped:
+            return Cramped((machine,), "score", synthetic_metric("max", 0), mib=mib)
 
-        self._patch.setattr(Runner, "go", go)
+        def note(policy: MeasurePolicy) -> None:
+            self.measured.append(tuple(sorted(policy.figures.epoch)))
+
+        measure_in(self._patch, world, truth, note)
 
     @property
     def profile(self) -> ScalingProfile:
@@ -96,7 +82,10 @@ class Place:
 
 @pytest.fixture
 def place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    no_aws: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Place:
     return Place(tmp_path, capsys, monkeypatch)
 
@@ -121,8 +110,7 @@ def test_one_and_two_on_a_gpu_say_how_many(
     place: Place, two: float, mib: float | None, shares: tuple[float, ...], line: str
 ) -> None:
     place.trains(8.0, two, mib)
-    done = place("profile", "--pack", "auto", "--yes")
-    assert done.code == 0, done.err
+    done = place("profile", "--pack", "auto", "--yes").succeeded()
     assert line in " ".join(done.out.split())
     assert place.profile.widths == (*shares, *WHOLE)
     assert place.measured == [WHOLE if mib == 9000.0 else (0.5, *WHOLE)]
@@ -175,6 +163,4 @@ def test_a_run_that_measures_first_packs_what_fits(
 
 @pytest.mark.parametrize("pack", ["1", "65", "many"])
 def test_another_pack_is_refused(place: Place, pack: str) -> None:
-    done = place("profile", "--pack", pack)
-    assert done.code == 2
-    assert "write auto, or a number from 2 to 64" in done.err
+    place("profile", "--pack", pack).refused("write auto, or a number from 2 to 64")

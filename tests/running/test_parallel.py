@@ -8,19 +8,14 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from cloudtune.engine.ledger import MemoryLedger, read_entries
-from cloudtune.engine.loop import run
+from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone, Event, TrialFailed
-from cloudtune.model.plans import Rentable
-from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import store
-from cloudtune.running import dry_run, measuring
-from cloudtune.running.runner import Runner, Swept
 from tests.bench import Bench
 from tests.builders import profile
+from tests.builders.worlds import measure_in
 
 MACHINE = "local-4x-cpu"
 EXPERIMENT = """
@@ -61,17 +56,9 @@ class Trains(SimWorld):
 @pytest.fixture
 def experiment(bench: Bench, simulated: list[Any], monkeypatch: pytest.MonkeyPatch) -> Path:
     """An experiment on this machine, whose script is measured and trained in virtual time."""
-
-    def go(runner: Any, policy: MeasurePolicy, *_: Any) -> Swept:
-        truth = profile({1.0: 1.0, 2.0: 1.0, 4.0: 1.0}, start=0.3, name=MACHINE)
-        rentables = (Rentable(policy.offer, truth, 1),)
-        run(policy, Trains(rentables, "loss", synthetic_metric("min", 0)), MemoryLedger())
-        return Swept(0.0)
-
-    monkeypatch.setattr(Runner, "go", go)
-    cloud = Cloud(Endpoint("us-east-1"), {}, {})
-    monkeypatch.setattr(measuring, "open_cloud", lambda *_, **__: cloud)
-    monkeypatch.setattr(dry_run, "check_script", lambda *_, **__: None)
+    truth = profile({1.0: 1.0, 2.0: 1.0, 4.0: 1.0}, start=0.3, name=MACHINE)
+    loss = synthetic_metric("min", 0)
+    measure_in(monkeypatch, lambda it: Trains((it,), "loss", loss), truth)
     (bench.folder / "train.py").write_text("def train(config): ...\n")
     path = bench.folder / "experiment.yaml"
     path.write_text(EXPERIMENT)
@@ -87,8 +74,7 @@ def ways(bench: Bench) -> set[tuple[float, str]]:
 
 def test_each_width_is_trained_by_the_faster_strategy(bench: Bench, experiment: Path) -> None:
     saved = bench.folder / "saved.json"
-    done = bench.here("profile", experiment, "--parallel", "ddp,fsdp", "--save", saved)
-    assert done.code == 0, done.err
+    done = bench.here("profile", experiment, "--parallel", "ddp,fsdp", "--save", saved).succeeded()
     assert "note: 4 GPUs by fsdp: 3 s an epoch (ddp: 4 s)" in done.out
     assert "epoch on 4 GPUs by fsdp (x2.67)" in done.out
     [kept] = store.read(saved)
@@ -111,8 +97,7 @@ def test_what_runs_out_of_memory_makes_a_least_width(
 ) -> None:
     seconds = {(2.0, "fsdp"): 6, (4.0, "ddp"): 4, (4.0, "fsdp"): 5}
     monkeypatch.setattr(Trains, "seconds", seconds)
-    done = bench.here("profile", experiment, "--parallel", "ddp,fsdp")
-    assert done.code == 0, done.err
+    done = bench.here("profile", experiment, "--parallel", "ddp,fsdp").succeeded()
     said = " ".join(done.out.split())
     assert "1 GPU left out: t11 (" in said
     assert "failed on 2 GPUs by ddp: out of memory" in said

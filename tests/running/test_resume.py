@@ -45,12 +45,7 @@ def second_leg(policy: RunPolicy, world: SimWorld, ledger: MemoryLedger, limits:
 
 
 def starts(entries: Sequence[Entry]) -> list[StartTrial]:
-    return [
-        command
-        for entry in entries
-        for command in entry.commands
-        if isinstance(command, StartTrial)
-    ]
+    return [it for entry in entries for it in entry.commands if isinstance(it, StartTrial)]
 
 
 BY: list[str | None] = [None, "random", "asha", "hyperband", "median", "seer"]

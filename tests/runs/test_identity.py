@@ -89,9 +89,7 @@ def test_what_differs_is_named_and_to_be_measured_again(place: Place) -> None:
     path = place.experiment()
     place.measured(path)
     (place.folder / "parts" / "blocks.py").write_text("def block():\n    return 2\n")
-    said = place.plan(place.experiment("train.py:train_more", depth=50))
-    assert said.code == 2
-    assert "no profile of" in said.err
+    said = place.plan(place.experiment("train.py:train_more", depth=50)).refused("no profile of")
     for words in (
         "the profile of g4dn.12xlarge of 2026-11-20 is not used: train: train -> train_more",
         "parts/blocks.py changed",
@@ -135,8 +133,7 @@ def test_versions(
 def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> None:
     path = place.experiment()
     store.keep(home.home() / "profiles", script_profile(place.folder / "train.py"))
-    said = place.plan(path)
-    assert said.code == 0
+    place.plan(path).succeeded()
     wanted = load_experiment(path, {})
     [note] = problem_of(wanted, stored_profiles(wanted)).notes
     assert note == "g4dn.12xlarge: measured by an earlier cloudtune; only the script was compared"
@@ -181,9 +178,7 @@ def test_a_changed_script_resumes_only_where_that_is_said(
     with pytest.raises(_CheckedError):
         resume_job(folder, lambda *_: lambda *_: None)
     (place.folder / "parts" / "model.py").write_text("net = print\n")
-    said = called(capsys, "resume", "small-1")
-    assert said.code == 2
-    assert "parts/model.py changed since it began" in said.err
+    said = called(capsys, "resume", "small-1").refused("parts/model.py changed since it began")
     assert "cloudtune resume small-1 --changed-script" in " ".join(said.err.split())
     with pytest.raises(_CheckedError):
         resume_job(folder, lambda *_: lambda *_: None, changed_script=True)

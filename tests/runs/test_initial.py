@@ -8,6 +8,7 @@ from cloudtune import Experiment
 from cloudtune.runs.job import Job, sampler_of, trials
 from cloudtune.strategies.samplers.sampler import SAMPLERS
 from tests.bench import Bench
+from tests.builders.experiments import FIELDS
 
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-4, 1]},
@@ -17,15 +18,7 @@ SPACE: dict[str, Any] = {
 
 
 def experiment(**fields: Any) -> Experiment:
-    given = {
-        "name": "x",
-        "train": "train.py:train",
-        "metric": {"name": "loss", "mode": "min"},
-        "search": SPACE,
-        "epochs": {"max": 4},
-        **fields,
-    }
-    return Experiment(**given)
+    return Experiment(**{**FIELDS, "search": SPACE, "epochs": {"max": 4}, **fields})
 
 
 @pytest.mark.parametrize("strategy", ["sha", "asha", "best", "hyperband", "pbt", "random"])
@@ -90,9 +83,7 @@ def test_a_mistakes_line(bench: Bench, initial: str, message: str) -> None:
     path = bench.experiment()
     path.write_text(f"{path.read_text()}initial: {initial}\n")
     line = len(path.read_text().splitlines())
-    done = bench.here("plan", path)
-    assert done.code == 2
-    assert f"experiment.yaml:{line}: {message}" in done.err
+    bench.here("plan", path).refused(f"experiment.yaml:{line}: {message}")
 
 
 def test_a_run_begins_with_them(bench: Bench, simulated: list[Job]) -> None:

@@ -1,9 +1,6 @@
 """A run goes on with more trials: sampled as if it had had them, within its limits, replayable."""
 
-import io
-
 import pytest
-from rich.console import Console
 
 from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import MemoryLedger
@@ -30,6 +27,7 @@ from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
 from tests.builders.values import present
+from tests.display.test_run_screen import printed
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0
@@ -246,9 +244,8 @@ def test_a_report_shows_what_each_leg_was_given() -> None:
     world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, 80.0, MORE))
     run(policy, world, ledger)
     report = build(job, tuple(ledger.entries))
-    out = io.StringIO()
-    show_report(Console(file=out, width=200), report)
-    first, second = [line for line in out.getvalue().splitlines() if line.startswith("Leg ")]
+    lines = printed(lambda out: show_report(out, report), columns=200)
+    first, second = [line for line in lines if line.startswith("Leg ")]
     end, dollars = format_seconds(ended), format_dollars(spent)
     limits = "within 50m, $40.00 in all"
     assert first == f"Leg 1, 0s to {end}: {limits}; {dollars} spent, ended: done"

@@ -1,4 +1,3 @@
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -6,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from cloudtune.api.results import Result
 from cloudtune.display.report_screen import show_report
@@ -23,6 +21,7 @@ from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, WidthChange, build, load, to_json
 from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes, write_ledger
 from tests.builders.values import present
+from tests.display.test_run_screen import printed
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
@@ -100,9 +99,7 @@ def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
 
 def test_a_rebalance_recommendation_is_one_line_of_the_report() -> None:
     result = report(RebalanceRecommended(30.0, "i001"))
-    out = io.StringIO()
-    show_report(Console(file=out, width=200), result)
-    (line,) = [line for line in out.getvalue().splitlines() if "take back" in line]
+    (line,) = [line for line in shown(result).splitlines() if "take back" in line]
     assert line == "The cloud warned that it might take back sim-i001 (at 30s)"
 
 
@@ -118,7 +115,7 @@ def test_reports_during_a_persons_stop_count() -> None:
     assert (data["best"]["trial"], data["best"]["epoch"], data["best"]["value"]) == ("t00", 1, 0.5)
     assert data["trials"][0]["history"] == {"1": 0.5}
     assert Result(result).trials.loc[0, "best_epoch"] == 1
-    show_report(Console(file=io.StringIO()), result)
+    assert "Best: score 0.5" in shown(result)
 
     result.policy.trials["t00"].history.clear()  # as where its session was only moved, not the last
     assert figures(result.policy).epochs == 1
@@ -194,6 +191,4 @@ def load_ended(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
 
 
 def shown(report: Report) -> str:
-    file = io.StringIO()
-    show_report(Console(file=file, width=200), report)
-    return file.getvalue()
+    return "\n".join(printed(lambda out: show_report(out, report), columns=200))

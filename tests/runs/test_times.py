@@ -29,16 +29,13 @@ AWS: dict[str, Any] = {"provider": "aws", "history": "auto"}
 
 
 @pytest.fixture(autouse=True)
-def _none_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def _none_is_asked(no_aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let prices be those of the table: there are no credentials, and no machine is asked for.
 
     Plans are forecast by a few runs, not 31; and the date doesn't change at midnight.
     """
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 300)
     monkeypatch.setattr(clock, "unix_time", lambda: NOW)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 def slow(profile: ScalingProfile) -> ScalingProfile:
@@ -48,8 +45,7 @@ def slow(profile: ScalingProfile) -> ScalingProfile:
 
 def planned(place: Place, *options: object, profile: str = "train.json", **fields: Any) -> Any:
     path = place.experiment(**{**AWS, **fields})
-    done = place("plan", path, "--profile", profile, "-o", "json", *options)
-    assert done.code == 0, done.err
+    done = place("plan", path, "--profile", profile, "-o", "json", *options).succeeded()
     return json.loads(done.out)
 
 
@@ -119,10 +115,9 @@ def test_another_version_of_the_script_is_reported_and_not_used(place: Place) ->
     assert after.epoch == cold[0].epoch
     assert not after.seen
     assert any("another version of the script" in text for text in planned(place)["assumptions"])
-    done = place("plan", place.experiment(**{**AWS, "history": "[first-run]"}),
-                 "--profile", "train.json")  # fmt: skip
-    assert done.code == 2
-    assert "history[0]: run first-run has nothing to tell" in done.err
+    place(
+        "plan", place.experiment(**{**AWS, "history": "[first-run]"}), "--profile", "train.json"
+    ).refused("history[0]: run first-run has nothing to tell")
 
 
 @pytest.mark.parametrize(
@@ -163,8 +158,7 @@ def test_without_a_profile_an_earlier_run_is_enough_to_plan(place: Place) -> Non
     path = place.experiment(**AWS)
     assert "no profile of" in place("plan", path).err
     first(place)
-    done = place("plan", place.experiment(**AWS), "-o", "json")
-    assert done.code == 0, done.err
+    done = place("plan", place.experiment(**AWS), "-o", "json").succeeded()
     data = json.loads(done.out)
     assert data["provenance"]["text"] == "seen in first-run 2 days ago on g4dn.12xlarge"
     assert data["provenance"]["kinds"] == ["measured"]
