@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cloudtune import errors, load_run
-from cloudtune.engine.ledger import Entry, FileLedger
+from cloudtune.engine.ledger import Entry
 from cloudtune.model.events import EpochDone, TrialFailed
 from tests.bench import called
-from tests.builders import Setting, play
+from tests.builders import Setting, keep_run, play
 
 SETTING = Setting(4, 1, 4, 2)
 
@@ -32,15 +32,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the commands are given; in its home there is one run, in which a trial fails."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "home" / "runs" / "digits-1"
-    kept.mkdir(parents=True)
     job = replace(SETTING.job(), run="digits-1", began=1_700_000_000.0)
-    ledger = FileLedger(kept / "ledger.jsonl", job.to_json())
     trouble = (TrialFailed(40.0, "t02.1", "ValueError: lr", "Traceback …"),)
-    for entry in play(SETTING.but(trouble=trouble), job.policy()).entries:
-        result = more(entry)
-        ledger.append(result.event, result.commands)
-    ledger.close()
+    entries = play(SETTING.but(trouble=trouble), job.policy()).entries
+    keep_run(tmp_path / "home", job, map(more, entries))
     yield tmp_path
     assert {path.name for path in tmp_path.iterdir()} <= {"home", "out", "digits-1-csv"}
 
@@ -56,18 +51,22 @@ def epochs(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
     return result
 
 
+def rows_of(folder: Path, table: str) -> list[dict[str, str]]:
+    with (folder / "digits-1-csv" / f"{table}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def test_csv_rows(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "export", "--to", "csv")
     wrote = "Wrote trials.csv, history.csv, gpus.csv and summary.csv to digits-1-csv\n"
     assert (said.code, said.out) == (0, wrote)
-    with (folder / "digits-1-csv" / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(folder, "trials")
     trials = load_run().trials
     assert [row["trial"] for row in rows] == list(trials["trial"])
     assert [row["config/x"] for row in rows] == [str(x) for x in trials["config/x"]]
     assert {row["trial"]: row["error"] for row in rows}["t02"] == "ValueError: lr"
-    with (folder / "digits-1-csv" / "history.csv").open() as file:
-        result = [(r["trial"], int(r["epoch"]), float(r["loss"])) for r in csv.DictReader(file)]
+    history = rows_of(folder, "history")
+    result = [(row["trial"], int(row["epoch"]), float(row["loss"])) for row in history]
     assert len(result) == sum(map(len, epochs.values()))
     assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in result)
 
@@ -80,11 +79,9 @@ def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture
         text.replace('"ValueError: lr"', '"=cmd|\\ud800 calc"').replace('"loss"', '"@x"')
     )
     assert called(capsys, "export", "--to", "csv").code == 0
-    with (folder / "digits-1-csv" / "trials.csv").open(encoding="utf-8") as file:
-        errors = {row["trial"]: row["error"] for row in csv.DictReader(file)}
+    errors = {row["trial"]: row["error"] for row in rows_of(folder, "trials")}
     assert errors["t02"] == "'=cmd|? calc"
-    with (folder / "digits-1-csv" / "history.csv").open(encoding="utf-8") as file:
-        assert "'@x" in next(csv.reader(file))
+    assert "'@x" in rows_of(folder, "history")[0]
 
 
 def test_a_text_of_megabytes_is_cut_where_it_is_read(folder: Path) -> None:
@@ -112,8 +109,7 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
 
 def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "export", "--to", "csv").code == 0
-    with (folder / "digits-1-csv" / "summary.csv").open() as file:
-        (row,) = csv.DictReader(file)
+    (row,) = rows_of(folder, "summary")
     result = load_run()
     assert result.best is not None
     assert (row["best_trial"], int(row["best_epoch"])) == (result.best.trial, result.best.epoch)
@@ -168,8 +164,7 @@ def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # sqlalchemy's, of mlflow's use of it
 @pytest.mark.walk("mlflow takes seconds to import")
 def test_mlflow(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    said = called(capsys, "export", "--to", "mlflow", "--out", "out")
-    assert said.code == 0, said.err
+    said = called(capsys, "export", "--to", "mlflow", "--out", "out").succeeded()
     store = f"sqlite:///{folder}/out/mlflow.db"
     assert said.out == f"Wrote 4 trials: mlflow ui --backend-store-uri {store}\n"
     from mlflow.tracking import MlflowClient
@@ -194,8 +189,7 @@ def test_mlflow(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixt
 @pytest.mark.walk("wandb takes seconds to start")
 def test_in_wandb(folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     """Its service, a process, has ended: the guard of all tests sees to that."""
-    said = called(capfd, "export", "--to", "wandb", "--out", "out")
-    assert said.code == 0, said.err
+    said = called(capfd, "export", "--to", "wandb", "--out", "out").succeeded()
     assert "Wrote 4 trials, offline: wandb sync out/wandb/offline-run-*" in said.out
     result = {
         path.parent.name[-3:]: path for path in folder.glob("out/wandb/offline-run-*/*.wandb")
@@ -244,10 +238,9 @@ def test_what_is_not_installed_is_reported_with_its_extra(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None)
-    said = called(capsys, "export", "--to", kind, "--out", "out")
-    assert said.code == 2
-    assert f"--to {kind} needs {kind}" in said.err
-    assert f"pip install 'cloudtune[{kind}]'" in said.err
+    called(capsys, "export", "--to", kind, "--out", "out").refused(
+        f"--to {kind} needs {kind}", f"pip install 'cloudtune[{kind}]'"
+    )
     assert not (folder / "out").exists()
 
 

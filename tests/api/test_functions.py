@@ -17,6 +17,7 @@ from cloudtune.runs import home
 from cloudtune.runs.job import Job
 from cloudtune.train.user_script import load_function
 from tests.bench import python, script_profile
+from tests.builders.experiments import FIELDS
 
 # A program that is in no file, as a notebook's cells.
 CELLS = """
@@ -99,17 +100,8 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
         raise endings[len(trained) - 1]
 
     monkeypatch.setattr(runner, "run_job", carry_out)
-    fields = {
-        "name": "small",
-        "train": train,
-        "directory": str(folder),
-        "metric": {"name": "loss", "mode": "min"},
-        "search": {"lr": {"uniform": [0, 1]}},
-        "trials": 4,
-        "epochs": {"max": 4},
-        "strategy": "sha",
-        "cloud": {"instances": ["g4dn.12xlarge"]},
-    }
+    own = {"train": train, "directory": str(folder), "strategy": "sha"}
+    fields = {**FIELDS, **own, "epochs": {"max": 4}, "cloud": {"instances": ["g4dn.12xlarge"]}}
     module = folder / with_named_function(fields)["train"].partition(":")[0]
     write(tmp_path / "profile.json", [script_profile(module)])
     known = str(tmp_path / "profile.json")
@@ -117,7 +109,7 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
     sources: list[Any] = [plan, tmp_path / "plan.json"]
     for source, ending in zip(sources, endings, strict=True):
         assert list(folder.iterdir()) == []
-        assert "Plan of small" in str(plan)
+        assert "Plan of x" in str(plan)
         with pytest.raises(ending):
             cloudtune.run(source, progress=False)
         assert list(folder.iterdir()) == []

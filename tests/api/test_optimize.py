@@ -1,6 +1,7 @@
 """`cloudtune.optimize`: an objective of Optuna's, from its suggestions to a session's reports."""
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from cloudtune.errors import UsageError
 from cloudtune.integrations.optuna import discovered, run_trial
 from cloudtune.model.events import EpochReport
 from cloudtune.runs.job import trials
-from cloudtune.train.session import Session
 from cloudtune.train.user_script import load_function
 from tests.bench import wait_for
+from tests.train.sessions import make_session, run_granted
 
 
 class TrialPruned(Exception):  # noqa: N818  Optuna's name
@@ -43,14 +44,10 @@ def returns(trial: Any) -> float:
     return float(trial.suggest_float("x", -1, 1)) ** 2
 
 
-def session(max_epoch: int, reports: list[EpochReport]) -> Session:
-    return Session(
-        trial_id="t03",
-        report_hook=reports.append,
-        metric_name="value",
-        metric_mode="max",
-        max_epoch=max_epoch,
-    )
+def reports_of(objective: Any, config: dict[str, Any], epochs: int) -> list[EpochReport]:
+    """Return what a trial of an objective reports that no policy stops."""
+    train = partial(run_trial, objective)
+    return run_granted(train, config=config, metric_name="value", max_epoch=epochs)
 
 
 def test_the_space_is_what_a_dry_call_suggests() -> None:
@@ -70,16 +67,15 @@ def test_the_space_is_what_a_dry_call_suggests() -> None:
 CONFIG = {"lr": 0.5, "layers": 1, "units.0": 9.7, "dropout": 0.3, "batch": 32, "kind": "plain"}
 
 
-def test_a_trial_reports_each_epoch_of_the_chosen_values() -> None:
-    result: list[EpochReport] = []
-    worker = session(3, result)
-    worker.grant(9)
-    worker.run(lambda config: run_trial(objective, config), CONFIG)
-    assert [(item.epoch, item.metrics["value"]) for item in result] == [
-        (1, 0.0),
-        (2, 0.5),
-        (3, 1.0),
-    ]
+@pytest.mark.parametrize(
+    ("function", "config", "values"),
+    [(objective, CONFIG, [0.0, 0.5, 1.0]), (returns, {"x": 0.5}, [0.25])],
+)
+def test_a_trial_reports_each_epoch_or_what_it_returns(
+    function: Any, config: dict[str, Any], values: list[float]
+) -> None:
+    result = reports_of(function, config, epochs=len(values))
+    assert [(item.epoch, item.metrics["value"]) for item in result] == [*enumerate(values, start=1)]
 
 
 def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
@@ -94,7 +90,7 @@ def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
                 raise TrialPruned
         return 0.0
 
-    worker = session(3, result)
+    worker = make_session(result.append, metric_name="value", max_epoch=3)
     worker.grant(2)
     done = threading.Thread(
         target=lambda: worker.run(lambda c: run_trial(watched, c), CONFIG), daemon=True
@@ -106,45 +102,31 @@ def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
     assert (len(result), asked) == (2, [False, True])
 
 
-def test_an_objective_that_only_returns_has_one_epoch() -> None:
-    result: list[EpochReport] = []
-    worker = session(1, result)
-    worker.grant(9)
-    worker.run(lambda config: run_trial(returns, config), {"x": 0.5})
-    assert [(item.epoch, item.metrics["value"]) for item in result] == [(1, 0.25)]
-
-
 def test_an_unseen_name_is_drawn_by_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
     depths = []
     for _ in range(2):
-        result: list[EpochReport] = []
-        worker = session(3, result)
-        worker.grant(9)
-        worker.run(lambda config: run_trial(objective, config), {**CONFIG, "kind": "deep"})
+        result = reports_of(objective, {**CONFIG, "kind": "deep"}, epochs=3)
         depths += [item.metrics["param/depth"] for item in result]
     assert len(depths) == 6
     assert len(set(depths)) == 1
     assert f"depth isn't in the search; {depths[0]!r} was drawn" in capsys.readouterr().out
 
 
+def prunes_itself(trial: Any) -> float:
+    trial.report(trial.suggest_float("lr", 0, 1), 0)
+    raise TrialPruned
+
+
 @pytest.mark.parametrize(
     ("train", "message"),
     [
         (objective, "returned after 3 reports, and epochs is 5; give .*: epochs=3"),
-        ("itself", "pruned itself after 1 reports"),
+        (prunes_itself, "pruned itself after 1 reports"),
     ],
 )
 def test_an_end_before_the_last_epoch_says_why(train: Any, message: str) -> None:
-    train = prunes_itself if train == "itself" else train
-    worker = session(5, [])
-    worker.grant(9)
     with pytest.raises(UsageError, match=message):
-        worker.run(lambda config: run_trial(train, config), CONFIG)
-
-
-def prunes_itself(trial: Any) -> float:
-    trial.report(trial.suggest_float("lr", 0, 1), 0)
-    raise TrialPruned
+        reports_of(train, CONFIG, epochs=5)
 
 
 def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,11 +149,8 @@ def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert wanted.strategy_name == "asha-stopping", "a paused objective would begin again"
     assert load_experiment(fields, {**more, "strategy": "asha"}).strategy_name == "asha"
     function = load_function(tmp_path, f"{wanted.train_file.name}:{wanted.train_function}")
-    result: list[EpochReport] = []
-    worker = session(1, result)
-    worker.grant(9)
-    worker.run(function, {"x": 0.5})
-    assert result[0].metrics == {"value": 0.25}
+    [result] = run_granted(function, config={"x": 0.5}, metric_name="value", max_epoch=1)
+    assert result.metrics == {"value": 0.25}
 
 
 def test_what_is_missing_is_reported_before_anything_is_rented() -> None:

@@ -21,7 +21,7 @@ from cloudtune.model.plans import Charges, Limits
 from cloudtune.planners.cost_model import price
 from cloudtune.runs.job import Job
 from tests.bench import called
-from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
+from tests.builders import NODE_BOUNDARY, Setting, keep_run, play, profile
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
@@ -35,10 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keep(home: Path, name: str, job: Job, entries: Sequence[Entry]) -> None:
-    """Write a run down as `cloudtune run` does."""
-    folder = home / "runs" / name
-    folder.mkdir(parents=True)
-    write_ledger(folder, replace(job, run=name).to_json(), entries)
+    keep_run(home, replace(job, run=name), entries)
 
 
 def telling(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -61,8 +58,7 @@ def whole(home: Path, name: str = "digits-1", *trouble: Any) -> cloudtune.Result
 
 
 def reported(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
-    said = called(capsys, "report", name, "-o", "json")
-    assert said.code == 0, said.err
+    said = called(capsys, "report", name, "-o", "json").succeeded()
     return dict(json.loads(said.out))
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from benchmarks.compare import __main__ as command
 from benchmarks.compare.case import Case, Result, play
 from cloudtune.model.plans import Limits
+from tests.bench import Done
 from tests.builders.curves import curves
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
@@ -25,12 +26,7 @@ BASE = (
 LIMITS = "--deadline 20m --budget 2"
 
 
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-    err: str
-
+class Said(Done):
     @property
     def cells(self) -> list[dict[str, Any]]:
         return list(json.loads(self.out, parse_constant=pytest.fail)["cells"])
@@ -64,8 +60,7 @@ def compare(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., S
 
 
 def test_a_table_for_each_pair_of_limits(compare: Callable[..., Said]) -> None:
-    said = compare("--deadline 10m,20m --budget 1,2 --strategy random,asha")
-    assert said.code == 0
+    said = compare("--deadline 10m,20m --budget 1,2 --strategy random,asha").succeeded()
     titles = [line for line in said.out.splitlines() if line.startswith("Deadline")]
     assert titles == [
         f"Deadline {deadline}, budget ${budget}.00"
@@ -95,9 +90,7 @@ def test_spot_is_there_when_the_trace_says_so(folder: Path, compare: Callable[..
         (cell,) = compare(f"{LIMITS} --spot-trace t.csv --fleet naive:1 -o json").cells
         bills[there] = cell["dollars"]
     assert bills["1"] < 0.5 * bills["0"], "spot at a third of the price, or on demand instead"
-    said = compare(f"{LIMITS} --spot-where zone=a")
-    assert said.code == 2
-    assert "--spot-where: is for --spot-trace" in said.err
+    compare(f"{LIMITS} --spot-where zone=a").refused("--spot-where: is for --spot-trace")
 
 
 @pytest.mark.parametrize(
@@ -115,8 +108,7 @@ def test_spot_is_there_when_the_trace_says_so(folder: Path, compare: Callable[..
     ],
 )
 def test_a_mistake_is_one_clear_line(more: str, message: str, compare: Callable[..., Said]) -> None:
-    said = compare(f"{LIMITS} {more}")
-    assert said.code == 2
+    said = compare(f"{LIMITS} {more}").refused()
     assert re.search(message, said.err)
 
 
@@ -139,8 +131,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path, compare: Callable[..., Sai
     commands = re.findall(re.escape(start) + r"(.*?)\n```", text)
     assert len(commands) == 3
     for line in commands:
-        said = compare(line, base="")
-        assert said.code == 0, said.err
+        said = compare(line, base="").succeeded()
         assert "val_top1" in said.out or "strategy" in said.out
 
 

@@ -20,7 +20,7 @@ from cloudtune.model.plans import Charges, Limits
 from cloudtune.runs.report import Report, build
 from tests.bench import called
 from tests.browser import CHROMIUM, Browser, Page, started
-from tests.builders import NODE_BOUNDARY, Setting, play, profile, write_ledger
+from tests.builders import NODE_BOUNDARY, Setting, keep_run, play, profile
 from tests.builders.proposals import proposal
 
 LIMITS = Limits(deadline=200.0, budget=4.0)
@@ -185,10 +185,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with one run, as the folder that commands are given in."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "home" / "runs" / "digits-1"
-    folder.mkdir(parents=True)
     job = replace(SETTING.job(PLAN), run="digits-1")
-    write_ledger(folder, job.to_json(), play(SETTING, PLAN).entries)
+    keep_run(tmp_path / "home", job, play(SETTING, PLAN).entries)
     return tmp_path
 
 
@@ -216,9 +214,7 @@ def test_report_writes_a_page(home: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_mistake_is_reported_at_once(
     home: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
-    said = called(capsys, *arguments.split())
-    assert said.code == 2
-    assert words in said.err
+    called(capsys, *arguments.split()).refused(words)
     assert not list(home.glob("*.html"))
 
 
@@ -241,12 +237,10 @@ def test_a_plan_and_a_simulated_run_are_pages_too(
     experiment = Path(__file__).parents[2] / "examples" / "digits" / "experiment.yaml"
     given = [experiment, "--profile", "resnet50-cifar10@v100", "--instances", "p3.2xlarge"]
     given += ["--deadline", "2h", "--budget", "20"]
-    said = called(capsys, "plan", *given, "--html", tmp_path / "p.html")
-    assert said.code == 0, said.err
+    said = called(capsys, "plan", *given, "--html", tmp_path / "p.html").succeeded()
     assert "Plan of digits" in said.out
     assert "Cost against time" in (tmp_path / "p.html").read_text()
-    said = called(capsys, "simulate", *given, "--html", tmp_path / "s.html")
-    assert said.code == 0, said.err
+    said = called(capsys, "simulate", *given, "--html", tmp_path / "s.html").succeeded()
     assert "simulated: the metrics are made up" in (tmp_path / "s.html").read_text()
 
 

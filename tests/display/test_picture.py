@@ -1,7 +1,6 @@
 """The README's picture of a run: what its SVG holds."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
@@ -10,7 +9,7 @@ import pytest
 
 from cloudtune.model.events import TrialFailed
 from docs import picture
-from tests.builders import play, write_ledger
+from tests.builders import keep_run, play
 from tests.display.test_pages import PLAN, SETTING, report_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -34,10 +33,7 @@ def test_a_picture_shows_each_trial_and_nothing_private(theme: picture.Theme) ->
 
 
 def test_a_run_is_drawn_in_both_themes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "home" / "runs" / "r1"
-    folder.mkdir(parents=True)
-    job = replace(SETTING.job(PLAN), run="r1")
-    write_ledger(folder, job.to_json(), play(SETTING, PLAN).entries)
+    keep_run(tmp_path / "home", SETTING.job(PLAN), play(SETTING, PLAN).entries)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sys, "argv", ["picture", "r1", "--out", str(tmp_path / "img")])
     picture.main()

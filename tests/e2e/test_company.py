@@ -119,21 +119,18 @@ def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     missing = company("carl", "cloudtune", "aws", "setup", "--yes")
     assert missing.code == 2
     assert "us-east-1 has no default VPC: name one (--vpc vpc-…)" in missing.err
-    done = company("carl", "cloudtune", "aws", "setup", "--yes", *network)
-    assert done.code == 0, done.out + done.err
+    done = company("carl", "cloudtune", "aws", "setup", "--yes", *network).succeeded()
     company.script_on("carl", "import time; time.sleep(5)")
     untagged = company("carl", "cloudtune", "run", "experiment.yaml", "--yes")
     assert untagged.code == 2, untagged.out + untagged.err
     assert "explicit deny in a service control policy" in untagged.err
     assert "nothing was launched" in untagged.err
     ours = ("--tag", "team=vision", "--kms", KEY, "--head-type", "m6i.large")
-    done = company("carl", "cloudtune", "aws", "setup", "--yes", *ours)
-    assert done.code == 0, done.out + done.err
+    done = company("carl", "cloudtune", "aws", "setup", "--yes", *ours).succeeded()
     assert company("carl", "cloudtune", "aws", "check").code == 0
     passed("setup, with the VPC, its subnets, the tag and the key that the organization demands")
 
-    planned = company("carl", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
-    assert planned.code == 0, planned.err
+    company("carl", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json").succeeded()
     words = ("experiment.yaml", "--profile", "speeds.json", "--yes")
     both = ("sh", "-c", 'exec "$@" 2>&1', "sh")
     running = company.start("carl", *both, "cloudtune", "run", *words)
@@ -166,8 +163,7 @@ def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     run = found(errors, r"Resume the run with `cloudtune resume (\S+)`")
     passed("the head is gone, and the laptop says how to go on")
 
-    done = company("carl", "cloudtune", "resume", run, "--yes", timeout=400)
-    assert done.code == 0, done.out + done.err
+    done = company("carl", "cloudtune", "resume", run, "--yes", timeout=400).succeeded()
     assert "0 instances left (checked " in done.out
     passed("another head has ended the run")
     report = company("carl", "cloudtune", "report", run, "-o", "json").json
@@ -178,8 +174,7 @@ def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     instances = company.instances()
     assert {instance["team"] for instance in instances} == {"vision"}
     assert {instance["state"] for instance in instances} == {"terminated"}
-    done = company("carl", "cloudtune", "aws", "teardown", "--yes", "--bucket")
-    assert done.code == 0, done.out + done.err
+    done = company("carl", "cloudtune", "aws", "teardown", "--yes", "--bucket").succeeded()
     assert json.loads(company.python("owner", LEFT)) == []
     paid = report["dollars"]["actual"]
     passed(f"nothing is left of {len(instances)} instances; the run cost ${paid:.4f}")

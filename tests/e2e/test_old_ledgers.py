@@ -57,13 +57,11 @@ def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> 
     tags = {RUN_TAG: "r1", INTENT_TAG: "i000"}
     request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}
     instance = Ec2(cloud.endpoint).run_instance("a token", tags, request)
-    shown = bench.here("status", "-o", "json")
-    assert shown.code == 0, shown.err
+    shown = bench.here("status", "-o", "json").succeeded()
     assert [(row["id"], row["run"], row["orphan"]) for row in shown.json] == [
         (instance, "r1", True)
     ]
-    done = bench.here("gc")
-    assert done.code == 0, done.err
+    done = bench.here("gc").succeeded()
     assert f"returning {instance} (g5.xlarge, run r1)" in done.out
     assert "nothing left to return" in done.out
     assert bench.alive() == []

@@ -13,8 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.walk("it measures a script in eve
 
 def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
     path = bench.experiment("import time; time.sleep(0.6)", trials=2, first=2, last=4)
-    done = bench("profile", path, "--pack", "auto", "--epochs", "2", "--no-pace")
-    assert done.code == 0, done.out + done.err
+    done = bench("profile", path, "--pack", "auto", "--epochs", "2", "--no-pace").succeeded()
     assert "trains 4 trials, 1/2 GPU each" in done.out
     assert "epoch on 1/2 GPU" in done.out
     assert "measured on emulated cloud" in done.out
@@ -26,8 +25,7 @@ def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
     assert profile.memory == {}, "an emulated machine has no GPU memory to speak of"
     assert max_at_once(bench.home) == 4, "two GPUs had four trials in training"
 
-    planned = bench.here("plan", path, "-o", "json", "--instances", "g7.12xlarge")
-    assert planned.code == 0, planned.out + planned.err
+    planned = bench.here("plan", path, "-o", "json", "--instances", "g7.12xlarge").succeeded()
     assert planned.json["feasible"] is True
 
 

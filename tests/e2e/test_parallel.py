@@ -69,13 +69,11 @@ def experiment(bench: Bench) -> Path:
 
 
 def test_a_trial_goes_from_ddp_to_fsdp_and_back(bench: Bench, experiment: Path) -> None:
-    measured = bench("profile", experiment, "--parallel", "ddp,fsdp", "--epochs", 2)
-    assert measured.code == 0, measured.out + measured.err
+    bench("profile", experiment, "--parallel", "ddp,fsdp", "--epochs", 2).succeeded()
     planned = bench.here("plan", experiment, "-v")
     assert "local-4x-cpu: trials on 2 GPUs by fsdp, 4 GPUs by ddp" in planned.out
 
-    done = bench("run", experiment)
-    assert done.code == 0, done.out + done.err
+    bench("run", experiment).succeeded()
     report = bench.last_report()
     entries = list(read_entries(bench.home / "runs" / report["run"] / "ledger.jsonl"))
     best = report["best"]["trial"]

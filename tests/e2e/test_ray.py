@@ -159,8 +159,7 @@ def test_a_cluster_scales_from_none_to_three_nodes_and_back(bench: Bench, folder
         counting = threading.Thread(target=count)
         counting.start()
         try:
-            done = bench("run", path)
-            assert done.code == 0, done.out + done.err
+            bench("run", path).succeeded()
             where.wait_for_nodes(0)
         finally:
             ended.set()

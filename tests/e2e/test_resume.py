@@ -26,8 +26,7 @@ def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
     wait_for(lambda: bench.recorded('"EpochDone"') > 0)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    done = bench("resume")
-    assert done.code == 0, done.out + done.err
+    done = bench("resume").succeeded()
     assert "0 instances left" in done.out
     (ledger,) = bench.home.glob("runs/*/ledger.jsonl")
     entries = list(read_entries(ledger))

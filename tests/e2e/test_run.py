@@ -22,8 +22,7 @@ def test_a_run_from_experiment_to_model(bench: Bench) -> None:
     path = bench.experiment(trials=4, first=15, last=60)
     bench.profile(epoch=0.4, start=4.0)
     limits = ("--deadline", f"{DEADLINE}s", "--budget", f"${BUDGET}")
-    done = bench("run", path, "--objective", "time", *limits)
-    assert done.code == 0, done.out + done.err
+    done = bench("run", path, "--objective", "time", *limits).succeeded()
     assert "0 instances left (checked " in done.out
     report = bench.last_report()
     check_outcome(report)

@@ -47,8 +47,7 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
         instance for instance in bench.alive() if instance["tags"]["cloudtune:run"] != dead
     ]
 
-    cleaned = bench("gc")
-    assert cleaned.code == 0, cleaned.out + cleaned.err
+    bench("gc").succeeded()
     assert not bench.alive(dead)
     assert other["id"] in {machine["id"] for machine in bench.alive()}
     assert not (bench.home / "runs" / dead / "head.json").exists()
@@ -69,8 +68,7 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     assert {trials["t00"]["epoch"], trials["t05"]["epoch"]} == {8}
     assert report["ended"] == "done"
     assert report["best"]["trial"] in {"t00", "t05"}
-    shown = bench("report")
-    assert shown.code == 0, shown.err
+    shown = bench("report").succeeded()
     assert "\\xfc\\udcff" in shown.out
 
 

@@ -16,6 +16,7 @@ from cloudtune.experiment.cloud import CloudSettings
 from cloudtune.experiment.schema import Epochs, LimitSettings, MetricSettings, StrategySettings
 from cloudtune.experiment.search_space import Grid, LogUniform
 from cloudtune.experiment.spaces import sample
+from tests.builders.experiments import FIELDS
 
 DIGITS = """\
 name: digits
@@ -38,15 +39,6 @@ cloud:
 storage: ~/cloudtune     # or s3://bucket/prefix
 seed: 0
 """
-
-MINIMAL: dict[str, Any] = {
-    "name": "digits",
-    "train": "train.py:train",
-    "metric": {"name": "loss", "mode": "min"},
-    "search": {"lr": {"loguniform": [1e-4, 1]}},
-    "trials": 12,
-    "epochs": {"max": 27},
-}
 
 
 @pytest.fixture
@@ -103,7 +95,7 @@ def test_unknown_choices_are_named(file: Path, given: str, line: str) -> None:
 
 
 def test_defaults_are_what_a_laptop_needs() -> None:
-    experiment = Experiment(**MINIMAL)
+    experiment = Experiment(**FIELDS)
     assert experiment.limits == LimitSettings(deadline=None, budget=None)
     assert experiment.cloud.provider == "emulated"
     assert experiment.cloud.instances == ("g4dn.12xlarge",)
@@ -312,7 +304,7 @@ def test_all_mistakes_come_at_once_in_file_order(file: Path) -> None:
 
 def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
     with pytest.raises(ExperimentError) as error:
-        Experiment(**{**MINIMAL, "trials": 10**5000, "limits": {"budget": "-3"}, "directory": 5})
+        Experiment(**{**FIELDS, "trials": 10**5000, "limits": {"budget": "-3"}, "directory": 5})
     assert str(error.value).splitlines() == [
         (
             "trials: a whole number of 16610 bits is too large: the maximum is 100000; "
@@ -414,7 +406,7 @@ words = st.one_of(
     st.sampled_from(
         [
             *(
-                *MINIMAL,
+                *FIELDS,
                 *LimitSettings.model_fields,
                 *CloudSettings.model_fields,
                 *Epochs.model_fields,
@@ -453,7 +445,7 @@ def load_or_refuse(path: Path, overrides: dict[str, Any] | None = None) -> None:
 @fuzzing
 def test_any_structure_is_an_experiment_or_refused(file: Path, fields: dict[str, Any]) -> None:
     with file.open("w", encoding="utf-8", errors="replace") as stream:
-        YAML(typ="safe", pure=True).dump({**MINIMAL, **fields}, stream)
+        YAML(typ="safe", pure=True).dump({**FIELDS, **fields}, stream)
     load_or_refuse(file)
 
 
