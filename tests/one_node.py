@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import UnionType
 from typing import Any
+
+import pytest
 
 from cloudtune.infra.node.agent import Agent
 from cloudtune.infra.node.messages import (
@@ -38,6 +41,24 @@ def part_of(
     trial = session.rpartition(".")[0]
     command = StartTrial(session, trial, config, width, (), checkpoint, 0, until)
     return Part(command, Slice("i-0", width, gpu), slots)
+
+
+def training_in(folder: Path, **changes: Any) -> Training:
+    made = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
+    return replace(made, **changes)
+
+
+def node_fixture(script: str, *, spares: bool = True, gpus: int = 2, **changes: Any) -> Any:
+    """Return a fixture: a node for all tests of a module, that trains by a script."""
+
+    @pytest.fixture(scope="module")
+    def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+        folder = tmp_path_factory.mktemp("node")
+        training = training_in(folder, **changes)
+        with node_in(folder, script, training, spares=spares, gpus=gpus) as node:
+            yield node
+
+    return node
 
 
 @contextmanager

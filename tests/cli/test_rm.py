@@ -94,14 +94,17 @@ def test_rm_asks_on_a_terminal(bench: Bench, run: Path, monkeypatch: pytest.Monk
     assert not run.exists()
 
 
+def check_stays(bench: Bench, run: Path, *words: str, code: int = 2) -> None:
+    bench.here("rm", run.name, "--yes").refused(*words, code=code)
+    assert run.is_dir()
+
+
 def test_a_run_that_is_alive_or_unknown_stays(bench: Bench, run: Path) -> None:
     parent = ProcessGroup.of(os.getppid())
     record = run / "controller.json"
     parent.record(record, extra={"provider": "emulated", "region": "us-east-1"})
     record.chmod(0o600)
-    done = bench.here("rm", run.name, "--yes")
-    assert (done.code, run.is_dir()) == (2, True)
-    assert f"`cloudtune stop {run.name}` ends it" in done.err
+    check_stays(bench, run, f"`cloudtune stop {run.name}` ends it")
     done = bench.here("rm", "nothing", "--yes")
     assert (done.code, "no run nothing" in done.err) == (2, True)
     (run.parent / f"{run.name}2").mkdir(mode=0o700)
@@ -119,9 +122,7 @@ def test_bills_stay(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch, ta
     cloud = Cloud(Endpoint("eu-west-1"), {}, {})
     monkeypatch.setattr(cleanup, "open_clouds", lambda *_, **__: [cloud])
     monkeypatch.setattr(removal, "calls_to", lambda _: SimpleNamespace(ours=ours))
-    done = bench.here("rm", run.name, "--yes")
-    assert (done.code, run.is_dir()) == (2, True)
-    assert "still has i-1 and nothing was removed; `cloudtune gc" in done.err
+    check_stays(bench, run, "still has i-1 and nothing was removed; `cloudtune gc")
 
 
 def test_an_unknown_cloud_stays(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +131,8 @@ def test_an_unknown_cloud_stays(bench: Bench, run: Path, monkeypatch: pytest.Mon
     where = {"provider": "aws", "region": "eu-west-1", "over": "yes"}
     ProcessGroup.of(os.getpid()).record(record, extra=where)
     record.chmod(0o600)
-    done = bench.here("rm", run.name, "--yes")
-    assert (done.code, run.is_dir()) == (2, True)
-    assert "may still have instances and nothing was removed: eu-west-1 can't be asked" in done.err
+    unasked = "may still have instances and nothing was removed: eu-west-1 can't be asked"
+    check_stays(bench, run, unasked)
 
 
 def test_a_refusal_keeps_it(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +140,7 @@ def test_a_refusal_keeps_it(bench: Bench, run: Path, monkeypatch: pytest.MonkeyP
         raise OSError("read-only")
 
     monkeypatch.setattr(removal, "delete", refuse)
-    done = bench.here("rm", run.name, "--yes")
-    assert (done.code, run.is_dir()) == (1, True)
-    assert "read-only" in done.err
+    check_stays(bench, run, "read-only", code=1)
 
 
 def test_a_run_in_a_bucket_goes_alone(bench: Bench, run: Path, bucket: str) -> None:

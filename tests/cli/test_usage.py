@@ -13,11 +13,7 @@ from tests.bench import Bench
 
 
 def check_refused(bench: Bench, arguments: list[object], *words: str, code: int = 2) -> None:
-    done = bench.here(*arguments)
-    assert done.code == code, done.out + done.err
-    assert "Traceback" not in done.err
-    for word in words:
-        assert word in done.err
+    bench.here(*arguments).refused(*words, code=code)
     assert bench.nothing_launched()
 
 

@@ -72,23 +72,22 @@ def test_figures_of_another_version_are_passed_over(tmp_path: Path) -> None:
     assert sources(tmp_path) == ["g.8x new"]
 
 
-def test_a_named_profile_of_another_script_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        (made("old", script="0" * 64), "given.json: was measured with another version"),
+        (made("other", "p.1x"), "given.json: has no profile for g.4x, g.8x"),
+        (None, "no such profile; `cloudtune profile` makes one"),
+    ],
+)
+def test_a_named_file_of_no_use(
+    tmp_path: Path, profile: ScalingProfile | None, message: str
+) -> None:
     given = tmp_path / "given.json"
-    write(given, [made("old", script="0" * 64)])
-    with pytest.raises(UsageError, match=r"given.json: was measured with another version"):
+    if profile is not None:
+        write(given, [profile])
+    with pytest.raises(UsageError, match=message):
         sources(tmp_path, given)
-
-
-def test_a_named_file_for_other_instances_is_refused(tmp_path: Path) -> None:
-    given = tmp_path / "given.json"
-    write(given, [made("other", "p.1x")])
-    with pytest.raises(UsageError, match=r"given.json: has no profile for g.4x, g.8x"):
-        sources(tmp_path, given)
-
-
-def test_a_named_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no such profile; `cloudtune profile` makes one"):
-        sources(tmp_path, tmp_path / "nowhere.json")
 
 
 VALID = {"cloudtune_profile": 1, "profiles": []}

@@ -18,7 +18,8 @@ SPACE: dict[str, Any] = {
 
 
 def experiment(**fields: Any) -> Experiment:
-    return Experiment(**{**FIELDS, "search": SPACE, "epochs": {"max": 4}, **fields})
+    own = {"search": SPACE, "trials": None, "epochs": {"max": 4}}
+    return Experiment(**{**FIELDS, **own, **fields})
 
 
 @pytest.mark.parametrize("strategy", ["sha", "asha", "best", "hyperband", "pbt", "random"])

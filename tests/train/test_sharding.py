@@ -1,7 +1,6 @@
 """Models sharded over the workers of a trial: real workers, by gloo on this machine's CPU."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import cloudtune
-from cloudtune.infra.node.messages import Epoch, Gone, Training
+from cloudtune.infra.node.messages import Epoch, Gone
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
@@ -20,7 +19,7 @@ from cloudtune.planning.problem import problem_of
 from cloudtune.runs.report import simulate
 from tests.builders import profile
 from tests.builders.experiments import small_experiment
-from tests.one_node import Node, failure, node_in, part_of
+from tests.one_node import Node, failure, node_fixture, part_of
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -100,13 +99,7 @@ def train(config):
 EPOCHS = 4
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    training = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    training = dataclasses.replace(training, losses_per_hour=1e9)  # saves are due each second
-    with node_in(folder, SCRIPT, training, gpus=4) as node:
-        yield node
+node = node_fixture(SCRIPT, gpus=4, losses_per_hour=1e9)  # saves are due each second
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What the controller hears of a launch that the cloud refused."""
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable
@@ -32,14 +31,6 @@ from cloudtune.model.events import (
 )
 
 ALWAYS = Endpoint("us-east-1", look_seconds=0.0)
-
-
-def events_of(note: Note, folder: Path) -> list[Event]:
-    """Return what a controller hears that waits for i000, and finds that note in the journal."""
-    result: list[Event] = []
-    journal_in(folder).write(dataclasses.replace(note, intent="i000"))
-    watcher_of(folder, result)._look()
-    return result
 
 
 def journal_in(folder: Path) -> Journal:
@@ -221,32 +212,25 @@ def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "permanent"),
+    ("what", "code", "kind", "permanent"),
     [
-        ("InsufficientInstanceCapacity", "capacity", False),
-        ("VcpuLimitExceeded", "quota", False),
-        ("RequestLimitExceeded", "busy", False),
-        ("UnauthorizedOperation", "denied", True),
-        ("InvalidAMIID.NotFound", "unknown", True),
-        ("IntentSpent", "unknown", False),
+        ("refused", "InsufficientInstanceCapacity", "capacity", False),
+        ("refused", "VcpuLimitExceeded", "quota", False),
+        ("refused", "RequestLimitExceeded", "busy", False),
+        ("refused", "UnauthorizedOperation", "denied", True),
+        ("refused", "InvalidAMIID.NotFound", "unknown", True),
+        ("refused", "IntentSpent", "unknown", False),
+        ("lost", "UnauthorizedOperation", "denied", False),  # the instance may be there
+        ("broken", "UnicodeEncodeError", "unknown", True),  # no error of the cloud's
     ],
 )
-def test_a_refusal_s_kind(code: str, kind: RefusalKind, permanent: bool, tmp_path: Path) -> None:
-    note = Note(1.0, "refused", "", code=code, message="no")
-    refused = LaunchFailed(5.0, "i000", code, "no", permanent, kind)
-    assert events_of(note, tmp_path) == [refused]
-
-
-def test_an_answer_that_was_lost_is_never_for_good(tmp_path: Path) -> None:
-    note = Note(1.0, "lost", "", code="UnauthorizedOperation", message="no")
-    (refused,) = events_of(note, tmp_path)
-    assert refused == LaunchFailed(5.0, "i000", note.code, "no", kind="denied")
-
-
-def test_an_error_not_the_clouds_is_given_up_for_good(tmp_path: Path) -> None:
-    note = Note(1.0, "broken", "", code="UnicodeEncodeError", message="no")
-    (refused,) = events_of(note, tmp_path)
-    assert refused == LaunchFailed(5.0, "i000", note.code, "no", permanent=True, kind="unknown")
+def test_a_refusal_s_kind(
+    what: str, code: str, kind: RefusalKind, permanent: bool, tmp_path: Path
+) -> None:
+    journal_in(tmp_path).write(Note(1.0, what, "i000", code=code, message="no"))
+    result: list[Event] = []
+    watcher_of(tmp_path, result)._look()
+    assert result == [LaunchFailed(5.0, "i000", code, "no", permanent, kind)]
 
 
 def test_an_idle_autoscaler_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

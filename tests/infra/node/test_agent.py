@@ -1,11 +1,10 @@
 """Sessions on one node, by an agent in this process, with real workers that train."""
 
-import dataclasses
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,11 +20,10 @@ from cloudtune.infra.node.messages import (
     Lost,
     Message,
     Ready,
-    Training,
 )
 from cloudtune.infra.processes import is_running
 from tests.guard import is_alive
-from tests.one_node import Node, kinds, node_in, part_of, reports
+from tests.one_node import Node, kinds, node_fixture, part_of, reports, training_in
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -100,16 +98,7 @@ SLEEPS = ["sleep", "987"]
 STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(None).pause()"}
 
 
-def training(folder: Path) -> Training:
-    result = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    return dataclasses.replace(result, losses_per_hour=1e9)  # saves are due each second
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    with node_in(folder, TRAIN, training(folder)) as node:
-        yield node
+node = node_fixture(TRAIN, losses_per_hour=1e9)  # saves are due each second
 
 
 def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None:
@@ -208,7 +197,7 @@ def test_workers_that_exchange_no_gradients_are_found(node: Node, kind: str) -> 
 
 
 def test_trusted_workers_are_not_compared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    trusted = dataclasses.replace(training(node.folder), compared=False)
+    trusted = training_in(node.folder, compared=False)
     monkeypatch.setattr(node.agent, "_training", trusted)
     node.agent.start(part_of("tr.1", 2.0, until=1, kind="copies"))
     assert [report["in_sync"] for report in reports(node.hear("tr.1", Epoch))] == [None]
@@ -302,9 +291,9 @@ def test_a_killed_zygote_costs_its_sessions_and_is_replaced(node: Node) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests_agent import Node, part_of, training
+from tests_agent import Node, part_of, training_in
 from cloudtune.infra.node.messages import Epoch
-node = Node(Path.cwd(), training(Path.cwd()))
+node = Node(Path.cwd(), training_in(Path.cwd()))
 node.agent.start(part_of("k.1", 2.0, until=9, trouble="hangs"))
 node.hear("k.1", Epoch)
 pids = [node.agent.hello()["zygote"], node.pid("k.1", 0), node.pid("k.1", 1)]

@@ -28,11 +28,15 @@ def test_mounted_disks_are_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert instance_store(tmp_path / "nvme", only_ebs) is None
 
 
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLOUDTUNE_STAGING", METADATA_VARIABLE, "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def test_a_booting_node_says_where_checkpoints_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("CLOUDTUNE_STAGING", METADATA_VARIABLE, "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(boot, "instance_store", lambda: tmp_path)
     assert boot.staging() == str(tmp_path / "cloudtune")
     assert f"checkpoints wait in {tmp_path}/cloudtune" in capsys.readouterr().out
@@ -49,9 +53,6 @@ def test_a_booting_node_says_where_checkpoints_wait(
 def test_a_disk_that_can_not_be_written_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("CLOUDTUNE_STAGING", raising=False)
-    monkeypatch.delenv(METADATA_VARIABLE, raising=False)
-    monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
     monkeypatch.setattr(boot, "instance_store", lambda: tmp_path / "nowhere")
     assert boot.staging() == ""
     assert "checkpoints don't wait on the instance's own disk" in capsys.readouterr().out

@@ -108,9 +108,7 @@ def test_gpus_are_read_from_nvidia_smi(machine: Machine) -> None:
     assert gpus("1,7,0") == (B10G,)  # as CUDA does: nothing after one that doesn't exist
     assert gpus("GPU-") == ()  # it may be either
     assert gpus("") == ()
-
-
-def test_a_memory_that_the_driver_does_not_know_is_zero(machine: Machine) -> None:
+    # A memory that the driver doesn't know is zero.
     write_smi(machine.bin, "0, GPU-gb10, NVIDIA GB10, [N/A]\n")
     assert gpus() == (Gpu(0, "GPU-gb10", "NVIDIA GB10", 0),)
 

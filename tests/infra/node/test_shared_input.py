@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cloudtune.infra.node.messages import Epoch, Failure, Training
+from cloudtune.infra.node.messages import Epoch, Failure
 from tests.guard import watched
-from tests.one_node import Node, node_in, part_of
+from tests.one_node import Node, node_in, part_of, training_in
 
 TRAIN = """
 import os, time
@@ -46,8 +46,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    result = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
-    with node_in(tmp_path, TRAIN, result, spares=False) as node:
+    with node_in(tmp_path, TRAIN, training_in(tmp_path), spares=False) as node:
         yield node
 
 

@@ -1,6 +1,5 @@
 """How torch is set up in real workers: how models are wrapped, and its threads."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import pytest
 
 from cloudtune.infra.node.boot import Join, node_environment
 from cloudtune.infra.node.gpu_sharing import NodeGpus
-from cloudtune.infra.node.messages import Epoch, Training
+from cloudtune.infra.node.messages import Epoch
 from cloudtune.infra.node.this_machine import physical_cores
 from tests.infra.mps_stand_in import write_smi
-from tests.one_node import Node, failure, node_in, part_of, reports
+from tests.one_node import Node, failure, node_fixture, part_of, reports, training_in
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -74,12 +73,7 @@ def train(config):
 """
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    result = Training("train.py:train", "loss", "min", 9, str(folder / "store"), 0)
-    with node_in(folder, TRAIN, result, spares=False) as node:
-        yield node
+node = node_fixture(TRAIN, spares=False)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +123,7 @@ def test_a_worker_has_a_share_of_cores(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray has it
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
-    result = Training("train.py:train", "loss", "min", 9, str(tmp_path / "store"), 0)
-    node = Node(tmp_path, result, spares=False, gpus=1)
+    node = Node(tmp_path, training_in(tmp_path), spares=False, gpus=1)
     try:
         for session, said in (("said.1", "3"), ("share.1", "")):
             monkeypatch.setenv("CLOUDTUNE_THREADS", said)
