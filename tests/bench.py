@@ -307,9 +307,7 @@ class Bench:
 
     def last_report(self) -> dict[str, Any]:
         """Return `cloudtune report -o json` of the last run."""
-        done = self.here("report", "-o", "json")
-        assert done.code == 0, done.err
-        return dict(done.json)
+        return dict(self.here("report", "-o", "json").succeeded().json)
 
     def judge(self, fault: str, deadline: float, gpu_hours: float, gpu_seconds: float) -> None:
         """Print what a fault has cost a run of `shared`, and pass if that is nothing.

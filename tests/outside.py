@@ -99,9 +99,7 @@ class Outside:
         return Done(process.returncode, out, err)
 
     def python(self, who: str, code: str) -> str:
-        done = self(who, "python3", "-c", code)
-        assert done.code == 0, done.err
-        return done.out
+        return self(who, "python3", "-c", code).succeeded().out
 
     def give_rights(self, who: str) -> None:
         """Have the owner make a user for somebody, with the rights of `cloudtune aws policy`."""
@@ -150,8 +148,7 @@ class Outside:
 def outside(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     """An account that setup has seen, and two who may use it; at the end no instance is alive."""
     with isolated_account(tmp_path_factory.mktemp("outside")) as account:
-        done = account("owner", "cloudtune", "aws", "setup", "--yes")
-        assert done.code == 0, done.out + done.err
+        account("owner", "cloudtune", "aws", "setup", "--yes").succeeded()
         for who in ("ann", "bob"):
             account.give_rights(who)
         yield account

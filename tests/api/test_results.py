@@ -1,6 +1,5 @@
 """`cloudtune.load_run`: a run's folder in a home, to values and tables."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -58,8 +57,7 @@ def whole(home: Path, name: str = "digits-1", *trouble: Any) -> cloudtune.Result
 
 
 def reported(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
-    said = called(capsys, "report", name, "-o", "json").succeeded()
-    return dict(json.loads(said.out))
+    return dict(called(capsys, "report", name, "-o", "json").succeeded().json)
 
 
 def test_its_figures_are_the_reports(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

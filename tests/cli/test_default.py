@@ -54,8 +54,7 @@ def profile(script: Path, instance_type: str, start: float = 2.0) -> ScalingProf
 
 
 def planned(command: Command, *options: str) -> dict[str, Any]:
-    said = command("plan", "experiment.yaml", *options, "-o", "json").succeeded()
-    return dict(said.json)
+    return dict(command("plan", "experiment.yaml", *options, "-o", "json").succeeded().json)
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,7 @@ def slow(profile: ScalingProfile) -> ScalingProfile:
 
 def planned(place: Place, *options: object, profile: str = "train.json", **fields: Any) -> Any:
     path = place.experiment(**{**AWS, **fields})
-    done = place("plan", path, "--profile", profile, "-o", "json", *options).succeeded()
-    return json.loads(done.out)
+    return place("plan", path, "--profile", profile, "-o", "json", *options).succeeded().json
 
 
 def rentables(place: Place, **fields: Any) -> tuple[ScalingProfile, ...]:

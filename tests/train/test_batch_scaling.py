@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 import cloudtune
 from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
 from cloudtune.train.checkpoint import CheckpointStore
-from cloudtune.train.session import NeverReportedError, Session
+from cloudtune.train.session import NeverReportedError
+from tests.train.sessions import make_session
 
 WIDTHS = st.sampled_from([0.5, 1.0, 2.0, 3.0, 4.0, 8.0])
 
@@ -126,16 +127,8 @@ def trained(
             cloudtune.report({"acc": 0.5}, here)
 
     store = CheckpointStore(str(folder.parent / "store"))
-    session = Session(
-        trial,
-        lambda report: paths.append(report.checkpoint or ""),
-        "acc",
-        "max",
-        9,
-        store=store,
-        restore=restore,
-        share=share,
-    )
+    place = {"trial_id": trial, "store": store, "restore": restore, "share": share}
+    session = make_session(lambda report: paths.append(report.checkpoint or ""), **place)
     session.stop()
     with contextlib.suppress(NeverReportedError):
         session.run(script, {})

@@ -24,6 +24,7 @@ from cloudtune.train.programs.running import CommandFailedError, CommandRun, Pos
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.sync_check import NotOneModelError
 from tests.guard import is_alive
+from tests.train.sessions import place_of
 
 # As such scripts are written: it knows nothing of cloudtune.
 WRITES = """
@@ -87,19 +88,8 @@ class Trial:
         """Train as far as that, and stop there; returns what was printed."""
         self.attempt += 1
         log = self.folder / f"a.{self.attempt}.0.log"
-        place = {
-            "trial_id": "a",
-            "metric_name": "accuracy",
-            "metric_mode": "max",
-            "max_epoch": last,
-            "restore": restore,
-            "rank": 0,
-            "local_rank": 0,
-            "world_size": 1,
-            **self.place,
-        }
         post = Post(
-            place=place,
+            place=place_of(max_epoch=last, restore=restore, **self.place),
             storage=str(self.folder / "store"),
             losses_per_hour=0.0,
             progress=self.progress,
@@ -441,8 +431,7 @@ def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:
     run = command_run(
         Program(command, words_of(command), 1),
         Post(
-            {"trial_id": "a", "rank": 1, "local_rank": 1, "world_size": 2, "restore": None}
-            | {"metric_name": "accuracy", "metric_mode": "max", "max_epoch": 1},
+            place_of(max_epoch=1, rank=1, local_rank=1, world_size=2),
             *("", 0.0, Progress(), {}, {}, "a.8", tmp_path, tmp_path / "log"),
             met=True,
         ),

@@ -103,17 +103,16 @@ class SlowStore(CheckpointStore):
         return super().commit(*arguments)
 
 
-def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path) -> None:
-    store, folder = SlowStore(str(tmp_path / "store")), tmp_path / "work"
-    folder.mkdir()
+def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path, work: Path) -> None:
+    store = SlowStore(str(tmp_path / "store"))
     driver, began = Driver(store=store), queue.Queue[int]()
 
     def script(config: dict[str, Any]) -> None:
         for epoch in cloudtune.epochs():
             began.put(epoch)
-            (folder / "epoch.txt").write_text(str(epoch))
-            cloudtune.report({"acc": 0.5}, cloudtune.Checkpoint.from_directory(folder))
-            (folder / "epoch.txt").write_text("written over")
+            (work / "epoch.txt").write_text(str(epoch))
+            cloudtune.report({"acc": 0.5}, cloudtune.Checkpoint.from_directory(work))
+            (work / "epoch.txt").write_text("written over")
 
     driver.session.grant(3)
     driver.start(script)

@@ -25,6 +25,7 @@ from cloudtune.infra.node.boot import Join, node_environment, ray_command
 from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
 from cloudtune.infra.processes import ProcessGroup, is_running
 from tests.bench import python
+from tests.builders.values import present
 from tests.strangers import answers, as_another_user, other_addresses
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")  # of a cluster that is up meanwhile
@@ -133,7 +134,8 @@ def cluster(
         stack.callback(driver.kill)
         assert driver.stdout is not None
         assert "it works\n" in driver.stdout, (folder / "node.log").read_text()
-        yield Cluster(head, {head_pid(head), node.pid, driver.pid})
+        recorded, *_ = present(ProcessGroup.recorded(folder / "head.json"))
+        yield Cluster(head, {recorded.pid, node.pid, driver.pid})
 
 
 def start_node(head: RayHead, stack: contextlib.ExitStack) -> ProcessGroup:
@@ -148,12 +150,6 @@ def start_node(head: RayHead, stack: contextlib.ExitStack) -> ProcessGroup:
         node = ProcessGroup.start(command, log=log, environment=environment)
     stack.callback(node.stop)
     return node
-
-
-def head_pid(head: RayHead) -> int:
-    recorded = ProcessGroup.recorded(head.folder / "head.json")
-    assert recorded is not None
-    return recorded[0].pid
 
 
 def called(token: str, ports: dict[int, str]) -> set[str]:

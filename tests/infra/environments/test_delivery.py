@@ -28,7 +28,7 @@ from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.model.serialization import decode, encode
-from tests.aws_stand_in.account import Account, start
+from tests.aws_stand_in.account import Account, found_by_boto3, start
 from tests.aws_stand_in.image import aws_program, write_program
 from tests.builders.wheels import wheel
 from tests.infra.mps_stand_in import script_at
@@ -98,12 +98,7 @@ def account(warm_emulators: None, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def cloud(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The environment of a machine of the cloud that has a role; the storage is reached here."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": account.access.endpoint,
-        "AWS_ACCESS_KEY_ID": account.access.key,
-        "AWS_SECRET_ACCESS_KEY": account.access.secret,
-    }.items():
-        monkeypatch.setenv(name, value)
+    found_by_boto3(account.access, monkeypatch)
     instance = account.instance("reads")
     yield {
         "AWS_ENDPOINT_URL": account.access.endpoint,

@@ -10,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import torn
 from cloudtune.train.progress_cursor import Progress
+from tests.train.sessions import place_of
 
 SCRIPT = """
 import argparse, os, pathlib, sys, time
@@ -87,20 +87,8 @@ class Trial:
 
     def session(self, until: int, restore: str | None = None, at: int = 0) -> list[EpochReport]:
         """Return what is reported until an epoch, where the session is stopped."""
-        place: dict[str, Any] = {
-            "trial_id": "t",
-            "metric_name": "value",
-            "metric_mode": "max",
-            "max_epoch": 100,
-            "rank": 0,
-            "local_rank": 0,
-            "world_size": 1,
-            "nodes": 1,
-            "device": "cpu",
-            "seed": 0,
-            "restore": restore,
-            "start_epoch": at,
-        }
+        own = {"trial_id": "t", "metric_name": "value", "max_epoch": 100}
+        place = place_of(**own, restore=restore, start_epoch=at)
         self._sessions += 1
         log = self._folder / f"t.{self._sessions}.log"
         log.touch()
