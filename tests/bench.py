@@ -102,8 +102,11 @@ class Done:
     def json(self) -> Any:
         return json.loads(self.out)
 
-    def succeeded(self) -> Done:
+    def succeeded(self, *words: str) -> Done:
+        """Pass if the command succeeded, and printed these words."""
         assert self.code == 0, self.out + self.err
+        for word in words:
+            assert word in self.out
         return self
 
     def refused(self, *words: str, code: int = 2) -> Done:

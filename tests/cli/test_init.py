@@ -246,8 +246,7 @@ def test_no_parser_is_too_odd(lines: list[str], tmp_path_factory: pytest.TempPat
 def test_a_shell_is_reported_how_to_complete(
     shell: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = called(capsys, "completion", shell).succeeded()
-    assert f"_CLOUDTUNE_COMPLETE={shell}_complete" in done.out
+    called(capsys, "completion", shell).succeeded(f"_CLOUDTUNE_COMPLETE={shell}_complete")
 
 
 def test_runs_are_completed_the_latest_first(

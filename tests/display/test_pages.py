@@ -237,10 +237,9 @@ def test_a_plan_and_a_simulated_run_are_pages_too(
     experiment = Path(__file__).parents[2] / "examples" / "digits" / "experiment.yaml"
     given = [experiment, "--profile", "resnet50-cifar10@v100", "--instances", "p3.2xlarge"]
     given += ["--deadline", "2h", "--budget", "20"]
-    said = called(capsys, "plan", *given, "--html", tmp_path / "p.html").succeeded()
-    assert "Plan of digits" in said.out
+    called(capsys, "plan", *given, "--html", tmp_path / "p.html").succeeded("Plan of digits")
     assert "Cost against time" in (tmp_path / "p.html").read_text()
-    said = called(capsys, "simulate", *given, "--html", tmp_path / "s.html").succeeded()
+    called(capsys, "simulate", *given, "--html", tmp_path / "s.html").succeeded()
     assert "simulated: the metrics are made up" in (tmp_path / "s.html").read_text()
 
 

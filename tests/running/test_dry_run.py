@@ -86,10 +86,9 @@ def test_a_command_is_tried_as_a_function_is(bench: Bench) -> None:
     path = bench.folder / "command.yaml"
     path.write_text(COMMAND)
     (bench.folder / "main.py").write_text("print('los: 0.5')\n")
-    done = bench.here("try", path).refused("no line of what it printed has loss")
+    bench.here("try", path).refused("no line of what it printed has loss")
     (bench.folder / "main.py").write_text("print('loss 0.5', flush=True)\ninput()\n")
-    done = bench.here("try", path).succeeded()
-    assert "one trial reported after " in done.out
+    bench.here("try", path).succeeded("one trial reported after ")
 
 
 def experiment(bench: Bench, **fields: Any) -> Experiment:
