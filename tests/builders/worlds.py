@@ -35,7 +35,6 @@ def measure_in(
 
     cloud = Cloud(Endpoint("us-east-1"), {}, {})
     patch.setattr(measuring, "open_cloud", lambda *_, **__: cloud)
-    patch.setattr(measuring, "preflight", lambda _: None)
     patch.setattr(dry_run, "check_script", lambda *_, **__: None)
     patch.setattr(Runner, "go", go)
 
