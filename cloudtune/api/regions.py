@@ -104,24 +104,24 @@ def _candidate(
         CloudtuneError: it can't run there.
     """
     cloud = wanted.cloud.model_copy(update={"region": region, "regions": ()})
-    there = provider.with_account_defaults(wanted.model_copy(update={"cloud": cloud}))
-    provider.check(there)
-    if profile is None and not stored_profiles(there):
-        named = (there.cloud.instances, markets_of(there), there.cloud.zones)
-        usd = min(it.usd_per_hour / it.gpus for it in catalog_of(there).matching(*named))
-        return _Candidate(there, (usd,), f"from {format_dollars(usd)} a GPU-hour")
-    priced = experiments.with_head(there, experiments.head_for(there))
+    regional = provider.with_account_defaults(wanted.model_copy(update={"cloud": cloud}))
+    provider.check(regional)
+    if profile is None and not stored_profiles(regional):
+        named = (regional.cloud.instances, markets_of(regional), regional.cloud.zones)
+        usd = min(it.usd_per_hour / it.gpus for it in catalog_of(regional).matching(*named))
+        return _Candidate(regional, (usd,), f"from {format_dollars(usd)} a GPU-hour")
+    priced = experiments.with_head(regional, experiments.head_for(regional))
     problem = experiments.load_problem(priced, profile)
     try:
         planned = make_plan(
             problem, experiments.limits_of(priced), options, priced.charges.head_start
         )
     except InfeasibleError:
-        return _Candidate(there, (math.inf,), "no plan meets the limits")
+        return _Candidate(regional, (math.inf,), "no plan meets the limits")
     estimate = planned.plan.estimate
     trials = counted(round(planned.plan.forecast.trials.p50), "trial")
     figure = f"{trials}, {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
-    return _Candidate(there, _worth(planned), figure)
+    return _Candidate(regional, _worth(planned), figure)
 
 
 def _worth(planned: Planned) -> tuple[float, ...]:

@@ -238,8 +238,8 @@ class Following:
         if not self._has_begun:
             lines = _boot_log(self._store)
             for line in lines[self._boot_lines :]:
-                if said := SCRIPT_SAYS.match(line):
-                    self._say(f"head: {line[said.end() :]}")
+                if match := SCRIPT_SAYS.match(line):
+                    self._say(f"head: {line[match.end() :]}")
             self._boot_lines = len(lines)
             self._has_begun = state is not None and self._boot_lines > 0  # uploaded every 3 s
         fetch(self._store, self.sent.folder, RUN)

@@ -341,13 +341,13 @@ def config_text(config: Mapping[str, object]) -> str:
     )
 
 
-def show_instances(out: Console, found: Sequence[Found]) -> None:
+def show_instances(out: Console, instances: Sequence[Found]) -> None:
     """Print which instances of ours are alive and what they cost per hour."""
-    if not found:
+    if not instances:
         out.print("No instance of cloudtune is alive.")
         return
     by_run: dict[str, list[tuple[str, ...]]] = {}
-    for one in found:
+    for one in instances:
         it = one.instance
         care = "`cloudtune gc` returns" if one.orphan else "looked after" if one.controlled else "?"
         price = f"{one.usd_per_hour:.3f}" + " emulated" * one.emulated
@@ -356,7 +356,7 @@ def show_instances(out: Console, found: Sequence[Found]) -> None:
     columns = ("instance", "type", "state", "$/h")
     for title, rows in by_run.items():
         print_sheet(out, Sheet(title, columns, tuple(rows), left=frozenset(columns)))
-    total = sum(one.usd_per_hour for one in found if not one.emulated)
-    made_up = sum(one.usd_per_hour for one in found if one.emulated)
+    total = sum(one.usd_per_hour for one in instances if not one.emulated)
+    made_up = sum(one.usd_per_hour for one in instances if one.emulated)
     more = f", ${made_up:.2f} emulated" if made_up else ""
-    out.print(f"{counted(len(found), 'instance')}, ${total:.2f} per hour{more}")
+    out.print(f"{counted(len(instances), 'instance')}, ${total:.2f} per hour{more}")

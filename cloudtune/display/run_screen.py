@@ -270,8 +270,8 @@ class RunScreen:
                 else:
                     self._say(at, self._restart(command, before))
         for gpus, names in fresh.items():
-            each = " each" if len(names) > 1 else ""
-            self._say(at, f"starts {', '.join(names)} on {gpus}{each}")
+            suffix = " each" if len(names) > 1 else ""
+            self._say(at, f"starts {', '.join(names)} on {gpus}{suffix}")
 
     def _tell_stops(self, at: float, commands: Sequence[Command]) -> None:
         """Print which trials leave their GPUs; nothing at the end, when all do."""

@@ -85,13 +85,13 @@ def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTra
         return None
     up = 3600.0 / behaviour.losses_per_hour
     down = behaviour.outage
-    there = chance.random() < behaviour.availability
+    is_up = chance.random() < behaviour.availability
     starts = []
     instances = []
     at = 0.0
     for _ in range(2 * _CYCLES):
         starts.append(at)
-        instances.append(UNLIMITED if there else 0)
-        at += max(1.0, chance.expovariate(1.0 / (up if there else down)))
-        there = not there
+        instances.append(UNLIMITED if is_up else 0)
+        at += max(1.0, chance.expovariate(1.0 / (up if is_up else down)))
+        is_up = not is_up
     return PoolTrace(name, tuple(starts), tuple(instances), at)

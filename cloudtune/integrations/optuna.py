@@ -66,7 +66,7 @@ class Trial:
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Return one of the choices."""
-        scalars = all(isinstance(each, str | int | float | bool) for each in choices)
+        scalars = all(isinstance(choice, str | int | float | bool) for choice in choices)
         if scalars:
             return self._suggest(name, {"choice": list(choices)})
         return choices[self._suggest(name, {"choice": list(range(len(choices)))})]

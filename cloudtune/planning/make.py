@@ -521,12 +521,12 @@ def _no_result(planned: Planned) -> str:
     experiment = planned.problem.experiment
     takes = "; ".join(needs(planned.problem, epochs) for epochs in (1, experiment.span.max))
     quotas = experiment.cloud.vcpu_quotas.items()
-    said = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
+    quota = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
     return (
         f"no trial finishes its first {experiment.scale.unit} within "
         f"{limits_text(planned.limits)}, in any of {planned.plan.forecast.samples} simulated runs. "
         f"{takes[0].upper()}{takes[1:]}. Raise --deadline or --budget (--force runs it all the "
-        "same)" + (f". The account's vCPU quota allows {said} at once" if said else "")
+        "same)" + (f". The account's vCPU quota allows {quota} at once" if quota else "")
     )
 
 

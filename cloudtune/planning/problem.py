@@ -185,10 +185,10 @@ def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
     """
     if rentable.offer.market != "spot":
         return rentable
-    said = experiment.cloud.spot
+    spot = experiment.cloud.spot
     ways = spot_prior()
-    if said.losses_per_hour is not None and said.availability is not None:
-        ways = (SpotBehaviour(said.losses_per_hour, said.availability),)
+    if spot.losses_per_hour is not None and spot.availability is not None:
+        ways = (SpotBehaviour(spot.losses_per_hour, spot.availability),)
     losses = math.fsum(way.losses_per_hour for way in ways) / len(ways)
     offer = replace(rentable.offer, interruptions_per_hour=round(losses, 6))
     return replace(rentable, offer=offer, behaviours=ways)
@@ -250,10 +250,10 @@ def _derived(
     """Return the most certain profile derived from those of other types."""
     from cloudtune.profiles.ratios import derive  # noqa: PLC0415  rarely needed
 
-    there = (
+    convertible = (
         profile for profile in profiles if profile is not None and profile.instance_type in types
     )
-    derived = (derive(profile, types[profile.instance_type], machine) for profile in there)
+    derived = (derive(profile, types[profile.instance_type], machine) for profile in convertible)
     candidates = [profile for profile in derived if profile is not None]
     return min(candidates, key=lambda profile: profile.error, default=None)
 

@@ -266,13 +266,13 @@ def _spot_text(planned: Planned) -> Iterator[str]:
     if not used:
         return
     for ways in dict.fromkeys(rentable.behaviours for rentable in used.values()):
-        there = _range([way.availability for way in ways], ".0%")
+        share = _range([way.availability for way in ways], ".0%")
         losses = _range([way.losses_per_hour for way in ways], ".2g")
         source = "as cloud.spot or the trace says"
         if ways == spot_prior():
             source = f"assumed, as {SOURCE} were (cloud.spot says otherwise)"
         yield (
-            f"spot: available {there} of the time, lost {losses} times an hour; {source}; work "
+            f"spot: available {share} of the time, lost {losses} times an hour; {source}; work "
             "since the last epoch is lost"
         )
     if planned.plan.followed is not None:

@@ -38,10 +38,10 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
     with (folder / LOCK).open("a") as lock:
         if not _locked(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
             other = _driver(folder)
-            who = "another process" if other is None else f"process {other.pid}"
+            process = "another process" if other is None else f"process {other.pid}"
             raise UsageError(
-                f"run {folder.name} is driven by {who}; only a run whose process has died can be "
-                "resumed"
+                f"run {folder.name} is driven by {process}; only a run whose process has died can "
+                "be resumed"
             )
         driver = ProcessGroup.of(os.getpid())
         driver.record(folder / CONTROLLER, extra=where)
@@ -139,11 +139,11 @@ class Interruption:
         for number in self._signals:
             signal.signal(number, _unheard if number is signal.SIGHUP else self._heard)
 
-    def tell(self, who: Callable[[], None]) -> None:
+    def tell(self, listener: Callable[[], None]) -> None:
         """Pass signals on to `who`, those that have come already too."""
-        self._tell = who
+        self._tell = listener
         if self._pending:
-            who()
+            listener()
 
     def _heard(self, *_: object) -> None:
         self._pending = True

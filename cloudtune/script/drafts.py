@@ -372,9 +372,9 @@ def _space(value: Option) -> str:
     """Return a search space for a parameter, with the reason."""
     space = _kind(value)
     where = f"line {value.line}"
-    there = "" if value.default is UNKNOWN else f", {value.default} there"
+    default = "" if value.default is UNKNOWN else f", {value.default} there"
     if space is not None:
-        return f"{space}  # {where}{there}; a guess by its name"
+        return f"{space}  # {where}{default}; a guess by its name"
     if value.default is not UNKNOWN and isinstance(value.default, bool | int | float | str):
         return f"{{choice: [{scalar(value.default)}]}}  # {where}: the value there; add others"
     return f"{{choice: []}}  # {GAP}: {where}"

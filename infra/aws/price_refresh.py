@@ -153,7 +153,7 @@ def disk_price(endpoint: Endpoint) -> float | None:
         terms = (
             json.loads(text)["terms"].get("OnDemand", {}) for text in _products(endpoint, disk)
         )
-        return max(price for each in terms for price in _quoted(each, "GB-Mo"))
+        return max(price for product in terms for price in _quoted(product, "GB-Mo"))
     return None
 
 

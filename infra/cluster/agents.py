@@ -119,9 +119,9 @@ class Agents:
         """
         now = time.monotonic()
         until = self._leased_until()
-        said = agent.leased_until
-        over_soon = said - unix_time() < 2 * RENEW_SECONDS and until > said + _EARLIER_SECONDS
-        earlier = until < said - _EARLIER_SECONDS
+        granted = agent.leased_until
+        over_soon = granted - unix_time() < 2 * RENEW_SECONDS and until > granted + _EARLIER_SECONDS
+        earlier = until < granted - _EARLIER_SECONDS
         if now >= agent.renewed_at + RENEW_SECONDS or earlier or over_soon:
             agent.renewed_at = now
             agent.leased_until = until

@@ -70,9 +70,9 @@ class BootLines:
             new = lines[self._booting[intent] :]
             self._booting[intent] = len(lines)
         for line in new:
-            said = SCRIPT_SAYS.match(line)
+            match = SCRIPT_SAYS.match(line)
             kind = re.sub(r"\d+", "", line)
-            if said and kind not in self._reported:
+            if match and kind not in self._reported:
                 self._reported.add(kind)
-                text = line[said.end() :][:_LETTERS]
+                text = line[match.end() :][:_LETTERS]
                 self._emit(partial(events.InstanceBooting, intent=intent, line=text))

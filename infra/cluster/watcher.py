@@ -202,15 +202,15 @@ class Watcher:
 
         Its own uploads come first: EC2 has a console minutes later, or never.
         """
-        said = ""
+        output = ""
         with contextlib.suppress(StorageError):
-            said = content(self._head.rental.boot_log(intent)).decode(errors="replace").rstrip()
-        said = said or self._ec2.console(instance).rstrip()
-        if not said:
+            output = content(self._head.rental.boot_log(intent)).decode(errors="replace").rstrip()
+        output = output or self._ec2.console(instance).rstrip()
+        if not output:
             return ""
         path = self._head.folder / f"console-{intent}.log"
-        path.write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
-        last = telling_lines(said)[-_CONSOLE_LINES:]
+        path.write_text(f"{output}\n", encoding="utf-8", errors="backslashreplace")
+        last = telling_lines(output)[-_CONSOLE_LINES:]
         return f"{' / '.join(last)[-_CONSOLE_LETTERS:]} (all of it: {path})"
 
     def _note_nodes(self, intents: dict[str, _Intent]) -> None:

@@ -128,13 +128,13 @@ class EmulatedEC2:
         is_spot = parameters.get("InstanceMarketOptions.MarketType") == "spot"
         instance_type = parameters.get("InstanceType", "")
         wanted = Pool(instance_type, "spot" if is_spot else "on-demand", zone)
-        there = [it for it in self.machines.live() if it.record.region_name == region]
+        live = [it for it in self.machines.live() if it.record.region_name == region]
         zones = [zone] if zone else [it.name for it in backend.describe_availability_zones()]
         counts = (int(parameters.get("MinCount", "1")), int(count))
-        pool, room = pools.find_room(wanted, counts, there, capacities, zones)
+        pool, room = pools.find_room(wanted, counts, live, capacities, zones)
         kind = pricing.instance_types().get(instance_type)
         vcpus = 0 if kind is None else kind.vcpus * counts[1]
-        pools.check_quotas(pool, vcpus, there, quotas)
+        pools.check_quotas(pool, vcpus, live, quotas)
         placed = {} if subnet else {"Placement.AvailabilityZone": pool.zone}
         return {**parameters, **placed, "MinCount": str(room)}
 

@@ -29,8 +29,8 @@ def find_room(
         rooms[pool] = most
         for capacity in capacities:
             if capacity.instances is not None and capacity.fits(pool):
-                there = sum(capacity.fits(machine.pool) for machine in machines)
-                rooms[pool] = min(rooms[pool], capacity.instances - there)
+                used = sum(capacity.fits(machine.pool) for machine in machines)
+                rooms[pool] = min(rooms[pool], capacity.instances - used)
     pool = max(rooms, key=rooms.__getitem__)  # the first of equals
     if rooms[pool] < max(1, least):
         where = f"in {wanted.zone}" if wanted.zone else "in any zone"

@@ -49,7 +49,7 @@ class Buckets:
         """Take tokens from a bucket, which is full at first; False if it has too few."""
         now = self._now()
         before, at = self._buckets.get(name, (rate.burst, now))
-        there = min(rate.burst, before + max(0.0, now - at) * rate.per_second)
-        is_enough = there >= tokens
-        self._buckets[name] = (there - tokens if is_enough else there, now)
+        available = min(rate.burst, before + max(0.0, now - at) * rate.per_second)
+        is_enough = available >= tokens
+        self._buckets[name] = (available - tokens if is_enough else available, now)
         return is_enough

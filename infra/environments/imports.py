@@ -29,7 +29,7 @@ def missing_imports(experiment: Experiment) -> list[str]:
     provided = set(_with_dependencies([OWN, *requirement_names(experiment)]))
     distributions = packages_distributions()
     lines = []
-    for module, path, number in sorted(_imports(script), key=lambda found: found[1:]):
+    for module, path, number in sorted(_imports(script), key=lambda entry: entry[1:]):
         names = {canonicalize_name(name) for name in distributions.get(module, ())}
         if names and not names & provided:
             package = min(names)

@@ -51,12 +51,12 @@ def ready(
             "let a head carry the run (without --here)"
         )
     try:
-        pack, there = _packed(own or spec_of(experiment, ROOT), storage, say)
+        pack, environment = _packed(own or spec_of(experiment, ROOT), storage, say)
     except StorageError as error:
         raise UsageError(f"{error}; nothing was launched") from None
-    delivery = Delivery(str(there.python), setup.commands, pack)
+    delivery = Delivery(str(environment.python), setup.commands, pack)
     delivery.check()
-    return delivery, there
+    return delivery, environment
 
 
 def own_environment() -> Built | None:

@@ -202,8 +202,8 @@ def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
         if name in growing:
             continue
         with contextlib.suppress(OSError):
-            there = (folder / name).stat()
-            if there.st_size == size and there.st_mtime >= written:
+            stat = (folder / name).stat()
+            if stat.st_size == size and stat.st_mtime >= written:
                 continue
         data = store.read(f"{RECORD}/{prefix}{name}")
         if data is not None:

@@ -180,9 +180,9 @@ def staging() -> str:
     The environment takes precedence. Only rented machines with EC2's own metadata have one:
     elsewhere checkpoints wait in a folder that is removed with the run.
     """
-    said = os.environ.get(STAGING_VARIABLE)
-    if said is not None:
-        return said
+    staging = os.environ.get(STAGING_VARIABLE)
+    if staging is not None:
+        return staging
     rented = not (os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE))
     emulated = any(gpu.name == STAND_IN for gpu in own_gpus())
     store = instance_store() if rented and not emulated else None

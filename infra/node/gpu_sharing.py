@@ -123,9 +123,9 @@ class NodeGpus:
         It is a fair share of the node's cores, because Ray gives every worker one; the node's own
         OMP_NUM_THREADS takes precedence. Emulated machines share the cores of one.
         """
-        said = os.environ.get(THREADS_VARIABLE, "")
-        if said.isdecimal() and int(said):
-            return int(said)
+        threads = os.environ.get(THREADS_VARIABLE, "")
+        if threads.isdecimal() and int(threads):
+            return int(threads)
         return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
     def is_faulted(self, gpu: int, error: str) -> bool:

@@ -149,8 +149,8 @@ class Daemon:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoAnswerError(f"its daemon doesn't answer: {error}") from error
         if done.returncode != 0:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            raise NoAnswerError(f"its daemon is gone: {said[-1] if said else 'it says nothing'}")
+            lines = (done.stdout + done.stderr).strip().splitlines()
+            raise NoAnswerError(f"its daemon is gone: {lines[-1] if lines else 'it says nothing'}")
         return done.stdout
 
     def _environment(self) -> dict[str, str]:

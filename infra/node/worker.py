@@ -268,7 +268,7 @@ def _failure_of(error: BaseException, world_size: int) -> messages.Failure:
     several = next((cause for cause in _chain(error) if isinstance(cause, NotOneModelError)), None)
     if several is not None:
         return messages.Failure(str(several), trace, unsynced=True)
-    hint = next((_HINTS[said] for said in _HINTS for text in texts if said in text), "")
+    hint = next((_HINTS[phrase] for phrase in _HINTS for text in texts if phrase in text), "")
     if hint:  # the script's own error, though NCCL reports a lost peer
         return messages.Failure(f"{type(error).__name__}: {hint}", trace)
     return messages.Failure(line, trace, memory, peer=world_size > 1 and broken and not memory)

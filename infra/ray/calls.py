@@ -115,12 +115,12 @@ class RayCalls(Calls):
             began = starting_since = time.monotonic()
             python = request["code"].get("py_executable")
             while True:
-                said = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
+                record = self.view.actor(actor._actor_id.hex())  # noqa: SLF001
                 wanted = request.get("wanted", lambda: True)()
-                if wanted and said and said["State"] == "ALIVE":
+                if wanted and record and record["State"] == "ALIVE":
                     return instance
-                if said and said["State"] == "DEAD":
-                    raise _why(said)
+                if record and record["State"] == "DEAD":
+                    raise _why(record)
                 now = time.monotonic()
                 if not self._is_starting(gpus):
                     starting_since = now

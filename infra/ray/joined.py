@@ -80,8 +80,8 @@ class JoinedCluster:
         Pending requests of another controller are waited for again.
         """
         ours = {instance.intent: instance for instance in self._calls.ours(self.rental.run)}
-        there = ours.get(launch.intent)
-        if launch.intent in self._asking or (there is not None and there.state != QUEUED):
+        instance = ours.get(launch.intent)
+        if launch.intent in self._asking or (instance is not None and instance.state != QUEUED):
             return
         self._asking.add(launch.intent)
         now = unix_time()
@@ -90,7 +90,7 @@ class JoinedCluster:
         tags = {
             RUN_TAG: self.rental.run,
             INTENT_TAG: launch.intent,
-            LEASE_TAG: end if there is None else there.lease,
+            LEASE_TAG: end if instance is None else instance.lease,
         }
         request = {
             **self.rental.request,

@@ -56,8 +56,8 @@ class RayCluster(Provider):
         if not written or not view.scales():
             gpus = {kind.name: kind.gpus for kind in self.instance_types(settings)}
             kinds = [node.kind for node in view.nodes() if node.kind.name in gpus]
-            there = max(1, sum([kind.gpus // gpus[kind.name] for kind in kinds]))
-            fields["max_instances"] = min(there, settings.max_instances) if written else there
+            most = max(1, sum([kind.gpus // gpus[kind.name] for kind in kinds]))
+            fields["max_instances"] = min(most, settings.max_instances) if written else most
         cloud = settings.model_copy(update=fields)
         return experiment.model_copy(update={"cloud": cloud})
 
@@ -162,13 +162,13 @@ def _code(experiment: Experiment) -> dict[str, object]:
 
 def _kinds(settings: Settings, nodes: Sequence[RayNode]) -> list[tuple[InstanceType, float]]:
     """Return the types of instances, by name: what each has of a node, and costs an hour."""
-    there = {node.kind.name: node.kind for node in nodes}
+    types = {node.kind.name: node.kind for node in nodes}
     named = [name for name in settings.instances if not set(name) & set("*?[")]
     for name in named:
-        if name not in there and settings.slots:
-            there[name] = InstanceType(name, settings.slots, "gpu", 0, 0, 0)
+        if name not in types and settings.slots:
+            types[name] = InstanceType(name, settings.slots, "gpu", 0, 0, 0)
     kinds = []
-    for name, kind in sorted(there.items()):
+    for name, kind in sorted(types.items()):
         gpus = min(settings.slots or kind.gpus, kind.gpus)
         node = settings.usd_per_hour(kind.gpus, settings.prices.get(name))
         kinds.append((replace(kind, gpus=gpus), node * gpus / kind.gpus))

@@ -238,7 +238,7 @@ def _job(row: Sequence[str]) -> dict[str, Any]:
 def _instance(job: Mapping[str, Any]) -> provider.Instance:
     tags = job["comment"]
     state = _STATES.get(job["state"], "terminated")
-    there = state in ("pending", "running")
+    is_live = state in ("pending", "running")
     reason = job["state"] if job["reason"] in ("None", "") else f"{job['state']}: {job['reason']}"
     return provider.Instance(
         id=job["id"],
@@ -248,7 +248,7 @@ def _instance(job: Mapping[str, Any]) -> provider.Instance:
         instance_type=tags["kind"],
         state=state,
         launched_at=job["start"] or job["end"] or unix_time(),
-        ended_at=None if there or state == provider.QUEUED else job["end"],
-        reason="" if there else f"Slurm's job is {reason}",
+        ended_at=None if is_live or state == provider.QUEUED else job["end"],
+        reason="" if is_live else f"Slurm's job is {reason}",
         tags=tags,
     )

@@ -33,9 +33,9 @@ class NodeKind:
 
     def instance(self, name: str, slots: int | None) -> InstanceType | None:
         """Return the type of instances with `slots` slots; None where it has none."""
-        there = self.node_gpus or slots or 0
-        gpus = min(slots or there, there)
-        share = gpus / there if self.node_gpus else 1.0
+        available = self.node_gpus or slots or 0
+        gpus = min(slots or available, available)
+        share = gpus / available if self.node_gpus else 1.0
         if not gpus:
             return None
         cores = max(1, int(share * self.cores))

@@ -150,8 +150,8 @@ def _kinds(settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
     Raises:
         UsageError: none has any, or Slurm doesn't answer.
     """
-    there = sorted(nodes.kinds().items())
-    machines = [(kind, kind.instance(name, settings.slots)) for name, kind in there]
+    kinds = sorted(nodes.kinds().items())
+    machines = [(kind, kind.instance(name, settings.slots)) for name, kind in kinds]
     present = [(kind, machine) for kind, machine in machines if machine is not None]
     if not present:
         raise UsageError(

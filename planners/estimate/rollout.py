@@ -174,9 +174,9 @@ class _Play:
             release = self.request.rentable(offer).profile.release
             gone = self.now[:, None] + self.dice.seconds(release, surplus)
             lived = gone - going.launched
-            there = going.launched <= self.now[:, None]
-            self.dollars += np.where(there, charge(offer, lived), 0.0).sum(axis=1)
-            self.gpu_seconds += np.where(there, lived, 0.0).sum(axis=1) * offer.gpus
+            launched = going.launched <= self.now[:, None]
+            self.dollars += np.where(launched, charge(offer, lived), 0.0).sum(axis=1)
+            self.gpu_seconds += np.where(launched, lived, 0.0).sum(axis=1) * offer.gpus
             ends.append(gone.max(axis=1))
         self.fleets = {offer: fleet for offer, fleet in self.fleets.items() if fleet.count > 0}
         return np.max(ends, axis=0) if ends else None

@@ -319,5 +319,5 @@ def _quiet(stage: Stage, held: HeldFleet, way: Way) -> bool:
     if len(way) > 1 or not held.settled or group.waves > 1:
         return False
     homes = stage.trials * math.ceil(group.width / group.offer.gpus)
-    there = held.counts[group.offer]
-    return there == group.instances or there > group.instances >= homes
+    held_count = held.counts[group.offer]
+    return held_count == group.instances or held_count > group.instances >= homes

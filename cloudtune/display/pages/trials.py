@@ -40,8 +40,8 @@ def groups(report: Report) -> dict[str, list[TrialProgress]]:
         if trial.error:
             failed.append(trial)
             continue
-        came = max((epoch.number for epoch in report.epochs_by_trial.get(trial.id, ())), default=0)
-        reached = max((rung for rung in rungs if rung <= came), default=0)
+        last = max((epoch.number for epoch in report.epochs_by_trial.get(trial.id, ())), default=0)
+        reached = max((rung for rung in rungs if rung <= last), default=0)
         by_rung.setdefault(reached, []).append(trial)
     result = {
         f"came to epoch {rung}" if rung else "no rung reached": by_rung[rung]

@@ -119,10 +119,10 @@ class PlannedStages:
         if itinerary.replanned == before or not self._planned_fleet:
             return cut
         itinerary.leaving = frozenset(self._too_many(view))
-        there = [
+        waiting = [
             t for t in itinerary.started(view) if t.status == "at rung" and self._leaves(view, t)
         ]
-        return {**{t.id: Verdict.PAUSE for t in there}, **cut}
+        return {**{t.id: Verdict.PAUSE for t in waiting}, **cut}
 
     def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
         """Return the trials that stop at the rung; None while the stage continues."""

@@ -254,8 +254,8 @@ class Rest:
         """
         view = self.view
         stage = self.itinerary.stage_plan
-        there = all(r.joined for r in view.fleet.wanted()) and not self.itinerary.missing(view)
-        if not self._takes_turns or not there:
+        all_joined = all(r.joined for r in view.fleet.wanted()) and not self.itinerary.missing(view)
+        if not self._takes_turns or not all_joined:
             return 0.0
         profiles = [(self.real(group.offer).profile, group.width) for group in stage.groups]
         epoch = max(profile.epoch_seconds(width) for profile, width in profiles)

@@ -274,10 +274,10 @@ class _Look:
             self._by.note_fruitless(self._rest.view, self._rest.itinerary)
             return {}
         cut = [name for name in self._rest.members if name not in best.members]
-        brought = self._brought(best, len(self._rest.members) if cut else 0)
+        result = self._brought(best, len(self._rest.members) if cut else 0)
         now = self._rest.itinerary.members
         self._rest.itinerary.members = tuple(name for name in now if name not in cut)
-        self._follow(best.plan, f"{_TOO_MUCH}: {why}" if brought else why, brought)
+        self._follow(best.plan, f"{_TOO_MUCH}: {why}" if result else why, result)
         trials = self._rest.view.trials
         return {name: Verdict.CUT for name in cut if name in trials}
 

@@ -177,8 +177,8 @@ class Stream:
         first = max(self._floor, min(map(_next, awaited)))
         last = max(map(_next, awaited)) + self._ahead
         wanted_range = range(first, min(last + 1, len(self._epochs) * self.length))
-        there = self.sizes.keys() | self.loading
-        return next((at for at in wanted_range if at not in there), None)
+        present = self.sizes.keys() | self.loading
+        return next((at for at in wanted_range if at not in present), None)
 
     def _wait_no_more(self, now: float) -> None:
         if self._held_since is not None:

@@ -403,8 +403,8 @@ def lines(account: Inventory) -> list[InventoryLine]:
     return all_lines
 
 
-def _line(there: object, what: str, note: str = "", lacking: str = _SETUP) -> InventoryLine:
-    return InventoryLine("ok", what, note) if there else InventoryLine("missing", what, lacking)
+def _line(exists: object, what: str, note: str = "", lacking: str = _SETUP) -> InventoryLine:
+    return InventoryLine("ok", what, note) if exists else InventoryLine("missing", what, lacking)
 
 
 def _resources(account: Inventory) -> Iterator[InventoryLine]:
