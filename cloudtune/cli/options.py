@@ -56,13 +56,13 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(more)
 
 
-def run_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
+def run_names(context: click.Context, parameter: click.Parameter, prefix: str) -> list[str]:  # noqa: ARG001
     """Return the runs whose names start with `begun`, latest first, for shell completion."""
     try:
         folders = home.run_folders()
     except (CloudtuneError, OSError):
         return []
-    return [folder.name for folder in reversed(folders) if folder.name.startswith(begun)]
+    return [folder.name for folder in reversed(folders) if folder.name.startswith(prefix)]
 
 
 RUN = click.argument("run", required=False, shell_complete=run_names)
@@ -96,9 +96,9 @@ experiment_options = _together(
 )
 
 
-def _strategies(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:  # noqa: ARG001
+def _strategies(context: click.Context, parameter: click.Parameter, prefix: str) -> list[str]:  # noqa: ARG001
     """Return the strategies on the menu whose names start with `begun`."""
-    return [name for name in menu.STRATEGIES if name.startswith(begun)]
+    return [name for name in menu.STRATEGIES if name.startswith(prefix)]
 
 
 def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001

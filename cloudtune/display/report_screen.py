@@ -192,13 +192,13 @@ def use(accounting: Accounting, *, free: bool = False) -> str:
 
 def _leg_text(number: int, leg: LegFigures, *, free: bool) -> str:
     """Return the limits of a leg, and what it spent, in a line."""
-    given = [f"within {format_seconds(leg.deadline)}"] if leg.deadline is not None else []
-    given += [f"{format_dollars(leg.budget)} in all"] if leg.budget is not None and not free else []
-    given += [f"with {counted(leg.more, 'more trial')}"] if leg.more else []
+    terms = [f"within {format_seconds(leg.deadline)}"] if leg.deadline is not None else []
+    terms += [f"{format_dollars(leg.budget)} in all"] if leg.budget is not None and not free else []
+    terms += [f"with {counted(leg.more, 'more trial')}"] if leg.more else []
     came_to = "goes on" if leg.ended is None else f"ended: {leg.ended.value}"
     span = f"{format_seconds(leg.begin)} to {format_seconds(leg.end)}"
     spent = came_to if free else f"{format_dollars(leg.dollars)} spent, {came_to}"
-    return f"Leg {number}, {span}: {', '.join(given) or 'no limits'}; {spent}"
+    return f"Leg {number}, {span}: {', '.join(terms) or 'no limits'}; {spent}"
 
 
 def _show_facts(out: Console, report: Report) -> None:

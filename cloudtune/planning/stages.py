@@ -89,15 +89,15 @@ class PlanOptions:
         Raises:
             UsageError: it says how to plan stages that there are none of, or that are planned so.
         """
-        given = [f"--{name}" for name in ("objective", "planner") if getattr(self, name)]
+        options = [f"--{name}" for name in ("objective", "planner") if getattr(self, name)]
         if self.objective == "best":
             if choice.strategy not in SEARCHES:
                 raise UsageError(
                     f"--objective best is the strategy best, and {choice.strategy} is named; leave "
                     "one of them out"
                 )
-            given.remove("--objective")
-        if not given:
+            options.remove("--objective")
+        if not options:
             return
         how = PLANNED.get(choice.strategy)
         if how is None:
@@ -112,7 +112,7 @@ class PlanOptions:
             why = f"{choice.strategy} is planned by the {how.planner} planner for {aim}"
         else:
             return
-        raise UsageError(f"{', '.join(given)}: {why}; leave it out (or take strategy: sha)")
+        raise UsageError(f"{', '.join(options)}: {why}; leave it out (or take strategy: sha)")
 
 
 @dataclass(frozen=True)

@@ -510,8 +510,8 @@ class MeasurePolicy:
             start = 0
             checkpoint = None
         # A trial that starts from scratch here shows what a change of width takes.
-        begun = any(session.counted for session in self._sessions.values())
-        resumed = begun and (checkpoint is not None or is_past or not self.saves)
+        has_begun = any(session.counted for session in self._sessions.values())
+        resumed = has_begun and (checkpoint is not None or is_past or not self.saves)
         command = StartTrial(
             session=f"{trial.id}.{self._attempt}",
             trial=trial.id,

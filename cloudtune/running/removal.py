@@ -134,9 +134,9 @@ def _storage_of(folder: Path) -> str | None:
     for name, key in ((home.LEDGER, "experiment"), (MEASURE, "measure")):
         with contextlib.suppress(OSError, *DAMAGED):
             with (folder / name).open(encoding="utf-8", errors="replace") as lines:
-                given = dict(json.loads(lines.readline())[key]).get("storage")
-            if isinstance(given, str) and given:
-                return f"{home.storage(given).rstrip('/')}/{folder.name}"
+                storage = dict(json.loads(lines.readline())[key]).get("storage")
+            if isinstance(storage, str) and storage:
+                return f"{home.storage(storage).rstrip('/')}/{folder.name}"
     return None
 
 

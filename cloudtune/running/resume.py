@@ -186,9 +186,9 @@ def resume_job(
         within = further_limits(job, policy, left, further or Further(), now)
         more = 0 if further is None else further.more
         if within is not None and more:
-            tried = job.policy()
-            replayed(tried, read_entries(ledger))
-            try_more(job, tried, RunContinued(now, within.deadline, within.budget, more))
+            probe = job.policy()
+            replayed(probe, read_entries(ledger))
+            try_more(job, probe, RunContinued(now, within.deadline, within.budget, more))
         job = replace(job, limits=within or policy.limits)
         if not changed_script:
             refuse_changed_files(job.run, job.identity, job.experiment)

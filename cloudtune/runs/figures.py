@@ -48,14 +48,14 @@ def legs(policy: RunPolicy, timeline: Timeline, first: Limits) -> list[LegFigure
 
     Their dollars add up to the run's.
     """
-    begun = [timeline.began or 0.0, *(leg.event.at for leg in timeline.legs)]
+    starts = [timeline.began or 0.0, *(leg.event.at for leg in timeline.legs)]
     until = [*(leg.over_at for leg in timeline.legs), policy.over_at]
     ended = [*(leg.ended for leg in timeline.legs), timeline.ended]
-    given = [(first.deadline, first.budget, 0)]
-    given += [(leg.event.deadline, leg.event.budget, leg.event.trials) for leg in timeline.legs]
+    bounds = [(first.deadline, first.budget, 0)]
+    bounds += [(leg.event.deadline, leg.event.budget, leg.event.trials) for leg in timeline.legs]
     charges = policy.state.charges
     parts = []
-    for begin, end, reason, limits in zip(begun, until, ended, given, strict=True):
+    for begin, end, reason, limits in zip(starts, until, ended, bounds, strict=True):
         rented = [r for r in policy.fleet if r.launched and begin <= r.began_at <= end]
         dollars = math.fsum(instance.dollars(end) for instance in rented)
         dollars += charges.dollars(len(rented), end - begin)

@@ -186,10 +186,10 @@ def the_one(name: str, folders: list[Path]) -> Path:
     return fitting[0]
 
 
-def storage(given: str) -> str:
+def storage(uri: str) -> str:
     """Return where checkpoints go: a URI, or an absolute path."""
-    if "://" in given:
-        return given
-    if given == DEFAULT_STORAGE:
+    if "://" in uri:
+        return uri
+    if uri == DEFAULT_STORAGE:
         return str(home() / "storage")
-    return str(Path(given).expanduser().absolute())
+    return str(Path(uri).expanduser().absolute())

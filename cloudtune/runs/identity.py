@@ -32,12 +32,12 @@ def identity_of(experiment: Experiment) -> Identity:
     """Return the identity of what an experiment runs now."""
     script = experiment.train_file
     folder = experiment.train_folder
-    begun = [script]
+    files = [script]
     if experiment.runs_command:
         plain = [part for word in words_of(experiment.train) for part in word]
         texts = [part for part in plain if isinstance(part, str) and part]
         named = [name for text in texts for name in (text, *_SCRIPT_NAME.findall(text))]
-        begun += [Path(os.path.normpath(folder / name)) for name in named]
+        files += [Path(os.path.normpath(folder / name)) for name in named]
     constants = {
         name: json.dumps(domain.value)
         for name, domain in experiment.space.items()
@@ -46,14 +46,14 @@ def identity_of(experiment: Experiment) -> Identity:
     setup = experiment.setup
     torch = ""
     if setup.builds:
-        begun += requirement_files(experiment)
+        files += requirement_files(experiment)
         constants |= {"setup.pip": json.dumps(setup.pip), "setup.python": json.dumps(setup.python)}
     elif setup.python_path is None:
         torch = _version("torch")
     return Identity(
         script=str(script),
         train=experiment.train_function,
-        files=dict(_files(begun, folder, (folder, script.parent))),
+        files=dict(_files(files, folder, (folder, script.parent))),
         constants=constants,
         torch=torch,
         cloudtune=_version("cloudtune"),

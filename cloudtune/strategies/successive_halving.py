@@ -163,7 +163,7 @@ class Bracket:
 
     def _offers(self, view: View, most: int) -> list[Trial]:
         offered: list[Trial] = []
-        begun: list[TrialId] = []
+        started: list[TrialId] = []
         for name, trial in self._ready.items():
             if len(offered) == most:
                 break
@@ -171,8 +171,8 @@ class Bracket:
             if progress is None or progress.status in {"parked", "at rung"}:
                 offered.append(trial)
             elif progress.status != "stopping":
-                begun.append(name)
-        for name in begun:
+                started.append(name)
+        for name in started:
             del self._ready[name]
         return offered
 

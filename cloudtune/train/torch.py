@@ -101,8 +101,8 @@ def _chosen(
 ) -> tuple[str | None, Mapping[str, Any]]:
     """Return a strategy and its options; for "auto" those that the run has chosen."""
     if strategy not in ("ddp", "fsdp", "auto", None):
-        given = f"prepare_model() knows no parallel_strategy {strategy!r}"
-        raise UsageError(f'{given}; give it "ddp", "fsdp", "auto" or None')
+        message = f"prepare_model() knows no parallel_strategy {strategy!r}"
+        raise UsageError(f'{message}; give it "ddp", "fsdp", "auto" or None')
     if strategy != "auto":
         return strategy, options
     session.leaves_parallel = True

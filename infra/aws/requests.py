@@ -38,21 +38,21 @@ def ending_its_disks(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**request, name: disks} if disks else {**request}
 
 
-def check_request(given: Mapping[str, Any]) -> None:
+def check_request(request: Mapping[str, Any]) -> None:
     """Check that EC2's model has all of these fields in this form, and that none is ours.
 
     Raises:
         UsageError: a field is invalid, or ours.
     """
-    if not given:
+    if not request:
         return
-    for name in given:
+    for name in request:
         if name in OURS:
             raise UsageError(f"cloud.request.{name} is cloudtune's own: {OURS[name]}")
-    market = given.get("InstanceMarketOptions", {})
+    market = request.get("InstanceMarketOptions", {})
     if isinstance(market, Mapping) and market.get("MarketType") == "spot":
         raise UsageError("cloud.request.InstanceMarketOptions: write cloud.market: spot")
-    place = given.get("Placement", {})
+    place = request.get("Placement", {})
     if isinstance(place, Mapping) and "AvailabilityZone" in place:
         raise UsageError("cloud.request.Placement.AvailabilityZone: write cloud.zones")
     from botocore.session import Session  # noqa: PLC0415  it takes long, and few need it
@@ -60,7 +60,7 @@ def check_request(given: Mapping[str, Any]) -> None:
 
     shape = Session().get_service_model("ec2").operation_model("RunInstances").input_shape
     assert shape is not None
-    report = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **given}, shape)
+    report = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **request}, shape)
     if report.has_errors():
         first = report.generate_report().splitlines()[0]
         short = first if len(first) <= _MOST else f"{first[:_MOST]}…"

@@ -34,16 +34,16 @@ def read_faults(path: Path) -> list[Fault]:
         raise UsageError(f"{path}: {error}") from None
 
 
-def parse_faults(given: object) -> list[Fault]:
+def parse_faults(data: object) -> list[Fault]:
     """Return the faults that a JSON document lists.
 
     Raises:
         UsageError: an item isn't a fault; the message says which, and why.
     """
-    if not isinstance(given, list):
-        raise UsageError(f"faults are a list of objects, not {shown(given)}")
+    if not isinstance(data, list):
+        raise UsageError(f"faults are a list of objects, not {shown(data)}")
     faults = []
-    for number, item in enumerate(given, 1):
+    for number, item in enumerate(data, 1):
         try:
             faults.append(parse_fault(item))
         except UsageError as error:
@@ -51,7 +51,7 @@ def parse_faults(given: object) -> list[Fault]:
     return faults
 
 
-def parse_fault(given: object) -> Fault:
+def parse_fault(data: object) -> Fault:
     """Return the fault of a JSON object; without a kind it is an error of a call.
 
     An error or a lost answer strikes once, unless `times` or `rate` say otherwise.
@@ -59,9 +59,9 @@ def parse_fault(given: object) -> Fault:
     Raises:
         UsageError: it isn't a fault.
     """
-    if not isinstance(given, dict):
-        raise UsageError(f"a fault is an object with a kind, not {shown(given)}")
-    values = {**given}
+    if not isinstance(data, dict):
+        raise UsageError(f"a fault is an object with a kind, not {shown(data)}")
+    values = {**data}
     name = values.pop("kind", "error")
     if not isinstance(name, str) or name not in KINDS:
         raise UsageError(f"kind: no fault is called {shown(name)}; {allowed_names(name, KINDS)}")

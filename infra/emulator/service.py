@@ -187,13 +187,13 @@ def _faults_at_start() -> list[Fault]:
     Raises:
         UsageError: there is no such file, or it has something else.
     """
-    given = os.environ.get(FAULTS_VARIABLE)
-    if not given:
+    file = os.environ.get(FAULTS_VARIABLE)
+    if not file:
         return []
     from cloudtune.infra.emulator.fault_files import read_faults  # noqa: PLC0415 - rarely needed
 
     try:
-        return read_faults(Path(given))
+        return read_faults(Path(file))
     except UsageError as error:
         raise UsageError(f"{FAULTS_VARIABLE}: {error}") from None
 

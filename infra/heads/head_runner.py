@@ -120,24 +120,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="cloudtune.infra.heads.head_runner")
     parser.add_argument("--at", required=True, help="STORAGE/RUN")
     parser.add_argument("--until", type=float, required=True, help="the hard end, Unix time")
-    given = parser.parse_args()
+    options = parser.parse_args()
     shutdown = shutil.which("shutdown")
     try:
         instance = metadata("instance-id", patience=_METADATA_SECONDS)
-        store = HeadStore(given.at)
+        store = HeadStore(options.at)
         parcel = store.read(PARCEL)
         asked = store.read(ORDER)
         if parcel is None or asked is None:
-            say(f"cloudtune-head: there is no order, or no parcel, at {given.at}/{FOLDER}")
+            say(f"cloudtune-head: there is no order, or no parcel, at {options.at}/{FOLDER}")
             return 1
         unpack(parcel, HOME)
         order = decode(Order, json.loads(asked))
         fetch(store, HOME / "runs" / order.run, "run/")  # from an earlier head
         say(f"cloudtune-head: carries {order.run}")
         carrier = Carrier(order, store, instance)
-        lease = None if shutdown is None else Lease(given.until, shutdown)
+        lease = None if shutdown is None else Lease(options.until, shutdown)
         code = carrier.carry(lambda: lease and lease.renew(unix_time() + 60 * LEASE_MINUTES))
-        say(f"cloudtune-head: ended with {code}; its record is in {given.at}/{FOLDER}")
+        say(f"cloudtune-head: ended with {code}; its record is in {options.at}/{FOLDER}")
     except (CloudtuneError, OSError) as error:
         say(f"cloudtune-head: {error}")
         return 1

@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--train", required=True)
     parser.add_argument("--without", default="", help="why the user's module is not imported")
-    given = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     be_as_our_user()  # the script is theirs
@@ -243,15 +243,15 @@ def main() -> None:
     # Without this, checking for a GPU would break CUDA in every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import_all()
-    without = given.without or import_users(given.train)
-    if without and not given.without:
+    without = options.without or import_users(options.train)
+    if without and not options.without:
         os.chdir(folder)
         # Restart in the same process: the agent's requests wait.
-        again = command(given.control, given.train, without)
+        again = command(options.control, options.train, without)
         os.execve(sys.executable, again, environment)  # noqa: S606
     gc.collect()
     gc.freeze()  # imported pages stay shared, because collections don't write to them
-    control = socket.socket(fileno=given.control)
+    control = socket.socket(fileno=options.control)
     Zygote(control).serve(without)
 
 

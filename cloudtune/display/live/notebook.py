@@ -46,13 +46,13 @@ class NotebookOutput:
         now = time.monotonic()
         if at_once or now >= self._shown_at + _GLANCE_SECONDS:
             self._shown_at = now
-            shown = self._rendered(panel)
+            html = self._rendered(panel)
             # This is IPython's own kernel.
             display: Any = importlib.import_module("IPython.display").display
             if self._handle is None:
-                self._handle = display(shown, raw=True, display_id=True)
+                self._handle = display(html, raw=True, display_id=True)
             else:
-                self._handle.update(shown, raw=True)
+                self._handle.update(html, raw=True)
 
     def _rendered(self, panel: RenderableType) -> dict[str, str]:
         page = Console(

@@ -21,7 +21,7 @@ def fleet(report: Report) -> Figure:
     end = max(report.timeline.over_at, planned_end)
     most = max([report.dollars, *([plan.estimate.dollars] if plan else [])])
     drawn = figures.limit_lines(limits, clock, dollars="y2", ends=(end, most))
-    shown = figures.layout(
+    figure = figures.layout(
         520,
         xaxis=figures.time_axis(clock, end, limits.deadline, anchor="y2"),
         yaxis=figures.axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
@@ -36,7 +36,7 @@ def fleet(report: Report) -> Figure:
         f"{format_seconds(report.seconds)}, where {format_dollars(planned.dollars)} "
         f"and {format_seconds(planned.seconds)} were planned."
     )
-    return Figure([*traces, *_changes(report)], shown, says)
+    return Figure([*traces, *_changes(report)], figure, says)
 
 
 def _steps(

@@ -92,7 +92,7 @@ def gpus(report: Report) -> Figure:
     clock = TimeUnit.until(report.timeline.over_at)
     drawn = figures.limit_lines(limits, clock, dollars="", ends=(report.timeline.over_at, 0.0))
     tall = max(_LOW, min(_TALL, (_MOST - _HEIGHT) / max(1, count)))
-    shown = figures.layout(
+    figure = figures.layout(
         round(_HEIGHT / 2 + max(6, count) * tall),
         barmode="overlay",
         bargap=0,
@@ -103,7 +103,7 @@ def gpus(report: Report) -> Figure:
     )
     busy = percent(report.accounting.busy_share)
     says = f"{counted(len(accounts), 'instance')}; GPUs trained in {busy} of the time billed."
-    return Figure(_traces(report, bars), shown, says, linked=True)
+    return Figure(_traces(report, bars), figure, says, linked=True)
 
 
 def drawn_bars(report: Report) -> tuple[list[InstanceRows], list[GpuBar]]:

@@ -62,14 +62,14 @@ def front(proposal: Proposal) -> Figure:
         ),
         _this(chosen, clock),
     ]
-    shown = figures.layout(
+    figure = figures.layout(
         480,
         xaxis=figures.time_axis(clock, end, limits.deadline),
         yaxis=figures.dollar_axis(most, limits.budget),
         **figures.limit_lines(limits, clock, ends=(end, most)),
     )
     caption = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
-    return Figure(traces, shown, f"This plan: {caption}")
+    return Figure(traces, figure, f"This plan: {caption}")
 
 
 def _text(estimate: Estimate) -> str:
@@ -147,7 +147,7 @@ def stages(plan: Plan, limits: Limits) -> Figure:
         yaxis="y2",
         line={"color": figures.COLOURS[1]},
     )
-    shown = figures.layout(
+    figure = figures.layout(
         400,
         barmode="overlay",
         xaxis=figures.time_axis(clock, end, limits.deadline),
@@ -168,7 +168,7 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     says = (
         f"{counted(len(plan.stages), 'stage')}, at most {counted(plan.peak_instances, 'instance')}."
     )
-    return Figure([*traces, bill], shown, says)
+    return Figure([*traces, bill], figure, says)
 
 
 def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
@@ -231,7 +231,7 @@ def forecast(proposal: Proposal) -> Figure:
     costs = [plan.forecast.dollars for _, plan in plans]
     time_line = figures.limit_lines(limits, clock, dollars="", ends=(end, most))
     dollar_line = figures.limit_lines(limits, clock, time="", dollars="x2", ends=(end, most))
-    shown = figures.layout(
+    figure = figures.layout(
         150 + 36 * len(plans),
         grid={"rows": 1, "columns": 2, "subplots": [["xy", "x2y"]], "xgap": 0.08},
         xaxis=figures.time_axis(clock, end, limits.deadline),
@@ -247,7 +247,7 @@ def forecast(proposal: Proposal) -> Figure:
     seconds = f"{format_seconds(own.seconds.p5)} to {format_seconds(own.seconds.p95)}"
     dollars = f"{format_dollars(own.dollars.p5)} to {format_dollars(own.dollars.p95)}"
     says = f"This plan takes {seconds} and {dollars} (5th to 95th percentile; the mark: median)."
-    return Figure(traces, shown, says)
+    return Figure(traces, figure, says)
 
 
 def _ranges(

@@ -72,13 +72,13 @@ def metric_by_time(report: Report) -> Figure:
     clock = TimeUnit.until(report.timeline.over_at)
     end = max((epoch.report.at for epoch in _epochs(report)), default=report.timeline.over_at)
     drawn = figures.limit_lines(limits, clock, dollars="", ends=(end, 0.0))
-    shown = figures.layout(
+    figure = figures.layout(
         xaxis=figures.time_axis(clock, end, limits.deadline),
         yaxis=figures.axis(report.metric),
         **drawn,
     )
     return Figure(
-        _curves(report, clock.of, f" {clock.name}"), shown, _best_text(report), linked=True
+        _curves(report, clock.of, f" {clock.name}"), figure, _best_text(report), linked=True
     )
 
 
@@ -89,13 +89,13 @@ def metric_by_dollars(report: Report) -> Figure:
     drawn = figures.limit_lines(
         limits, TimeUnit.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
     )
-    shown = figures.layout(
+    figure = figures.layout(
         xaxis=figures.dollar_axis(end, limits.budget), yaxis=figures.axis(report.metric), **drawn
     )
     cost = format_dollars(report.dollars)
     ended = report.policy.ended
     says = f"{_best_text(report)} The run cost {cost}{'' if ended else ' so far'}."
-    return Figure(_curves(report, report.spent, " dollars"), shown, says, linked=True)
+    return Figure(_curves(report, report.spent, " dollars"), figure, says, linked=True)
 
 
 def _epochs(report: Report) -> Iterator[EpochSpan]:
@@ -209,7 +209,7 @@ def configurations(report: Report) -> Figure:
     ]
     scales.append(_scale(report.metric, {t: value for t, (value,) in best.items()}))
     traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _drawn(report)]
-    shown = figures.layout(
+    figure = figures.layout(
         440,
         xaxis={
             "tickvals": list(range(len(scales))),
@@ -228,7 +228,7 @@ def configurations(report: Report) -> Figure:
         f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
         f"and the best {report.metric} of each; a log scale where values span decades."
     )
-    return Figure([*traces, _ticks(scales), figures.chosen_line()], shown, says, linked=True)
+    return Figure([*traces, _ticks(scales), figures.chosen_line()], figure, says, linked=True)
 
 
 def _best(report: Report, trial: TrialProgress) -> tuple[float] | None:

@@ -260,11 +260,11 @@ class Timeline:
         launched = [
             instance for instance in self.instances.values() if instance.launched_at is not None
         ]
-        begun = [(instance.began_at, 1) for instance in launched]
-        gone = [(instance.gone_at, -1) for instance in launched if instance.gone_at is not None]
+        starts = [(instance.began_at, 1) for instance in launched]
+        ends = [(instance.gone_at, -1) for instance in launched if instance.gone_at is not None]
         size = 0
         sizes = []
-        for at, change in sorted([*begun, *gone]):
+        for at, change in sorted([*starts, *ends]):
             size += change
             sizes.append((at, size))
         return tuple(sizes)
@@ -386,8 +386,8 @@ class Timeline:
                 if session is not None:
                     _change(session, command, at)
             case commands.StartTrial():
-                begun = SessionSpan(command, at, command.until_epoch, at, last=command.start_epoch)
-                self.sessions[command.session] = self._open[command.session] = begun
+                span = SessionSpan(command, at, command.until_epoch, at, last=command.start_epoch)
+                self.sessions[command.session] = self._open[command.session] = span
             case commands.Launch():
                 asked = InstanceSpan(command.intent, command, at)
                 self.instances.setdefault(command.intent, asked)

@@ -71,10 +71,10 @@ def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     An instance carries the width of these trials only if every trial holds GPUs. If some are
     parked to let others train, the plan can't count on any trial staying in place.
     """
-    begun = [view.trials[name] for name in trials if name in view.trials]
-    settled = len(begun) == len(trials) and all(trial.live for trial in begun)
+    started = [view.trials[name] for name in trials if name in view.trials]
+    settled = len(started) == len(trials) and all(trial.live for trial in started)
     widths: dict[Offer, set[Width]] = {}
-    for trial in begun if settled else ():
+    for trial in started if settled else ():
         if trial.offer is not None:
             widths.setdefault(trial.offer, set()).add(trial.width)
     only = {offer: next(iter(own)) for offer, own in widths.items() if len(own) == 1}
@@ -311,12 +311,12 @@ class Rest:
                 # A late one may come at any moment, or never: the later it is, the longer the wait.
                 late = gone * (LATE - 1)
                 boot = max(boot, left, min(left + late, late))
-        begun = [view.trials[name] for name in self.training if name in view.trials]
-        if boot > 0 or len(begun) < len(self.training):
+        started = [view.trials[name] for name in self.training if name in view.trials]
+        if boot > 0 or len(started) < len(self.training):
             return max(0.0, boot)
         epochs = self._epochs_left
         most = max(epochs.values())
-        behind = [t for t in begun if epochs[t.id] == most]
+        behind = [t for t in started if epochs[t.id] == most]
         if any(t.status != "training" or t.id not in self.itinerary.heard for t in behind):
             return 0.0
         return -min(min(view.now - self.itinerary.heard[t.id], t.epoch_seconds) for t in behind)
