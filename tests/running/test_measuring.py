@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.api.flow import measured_first, refuse_made_up
+from cloudtune.api.flow import measured_first, refuse_made_up, tune
 from cloudtune.cli.reporters import Quiet
 from cloudtune.display import plan_tables
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
@@ -20,8 +20,9 @@ from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import crowded, propose, to_json
+from cloudtune.planning.stages import PlanOptions
 from cloudtune.profiles.measurements import MeasureError
-from cloudtune.running import measuring
+from cloudtune.running import measuring, runner
 from cloudtune.runs.job import Job
 from tests.builders import profile
 from tests.builders.worlds import measure_in
@@ -199,6 +200,20 @@ def test_measuring_costs_a_tenth_of_the_budget_after_an_epoch(
     experiment = emulated(home, **{"limits.budget": "$2"})
     _, dollars = first(monkeypatch, experiment, TRUTH.slowed(10.0))
     assert 0.1 < dollars <= 0.2
+
+
+def test_a_run_may_spend_what_measuring_left_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    experiment = emulated(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
+    jobs: list[Job] = []
+    measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
+    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(runner, "run_job", lambda job, _: jobs.append(job))
+    tune(experiment, PlanOptions(), Quiet())
+    [job] = jobs
+    assert job.measuring > 0.01
+    assert job.limits.budget == pytest.approx(2.0 - job.measuring)
 
 
 def test_a_measurement_counts_the_charges_of_its_experiment(
