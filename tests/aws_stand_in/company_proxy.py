@@ -4,13 +4,12 @@ The proxy opens what is encrypted, and only its own CA vouches for its certifica
 answers whatever is asked.
 """
 
-import contextlib
 import datetime as dt
 import http.client
 import socketserver
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
@@ -199,16 +198,3 @@ class _Direct(_PassesOn):
         parsed = super().parse_request()
         self.name = self.headers.get("Host", "") if parsed else ""
         return parsed
-
-
-@contextlib.contextmanager
-def company_proxy(behind: str, folder: Path) -> Iterator[CompanyProxy]:
-    """Yield a proxy in front of a server, in a thread of its own."""
-    with CompanyProxy(behind, folder) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.05])
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()

@@ -18,7 +18,7 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
 from tests.aws_stand_in.account import Account, allow, set_up_account
-from tests.aws_stand_in.company_proxy import company_proxy
+from tests.aws_stand_in.company_proxy import CompanyProxy
 from tests.builders.machines import profile
 from tests.builders.servers import serving
 
@@ -240,7 +240,7 @@ def test_the_role_of_an_instance(home: Home, account: Account) -> None:
 def test_aws_by_its_own_names_behind_a_proxy(home: Home, account: Account) -> None:
     """No AWS_ENDPOINT_URL: every call is encrypted, and to amazonaws.com."""
     static_keys(home, account)
-    with company_proxy(account.access.endpoint, home) as proxy:
+    with serving(CompanyProxy(account.access.endpoint, home)) as proxy:
         company = {"HTTPS_PROXY": proxy.address, "AWS_ENDPOINT_URL": ""}
         refused = commands(home, account.access, **company)
         assert refused.returncode == 2
