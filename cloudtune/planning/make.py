@@ -111,8 +111,7 @@ def make_plan(
     if not problem.rentables:
         raise no_profile(problem.experiment, problem.notes)
     refuse_endless(problem.experiment, limits)
-    limits, derived = _with_deadline(problem, limits, elapsed)
-    question = Question(problem, limits, options, elapsed)
+    question, derived = _with_deadline(Question(problem, limits, options, elapsed))
     try:
         planned = _searched(question, runs, force=force)
         if not force:
@@ -353,14 +352,16 @@ def refuse_endless(experiment: Experiment, limits: Limits) -> None:
         )
 
 
-def _with_deadline(problem: Problem, limits: Limits, elapsed: float) -> tuple[Limits, str]:
-    """Return limits with a deadline, and where it comes from, if a search only has a budget."""
-    experiment = problem.experiment
-    searches = experiment.strategy_name in SEARCHES
+def _with_deadline(question: Question) -> tuple[Question, str]:
+    """Return the question with a deadline, and its reason, if a search only has a budget."""
+    problem = question.problem
+    limits = question.limits
+    searches = problem.experiment.strategy_name in SEARCHES
     if not searches or limits.deadline is not None or limits.budget is None:
-        return limits, ""
+        return question, ""
     seconds, why = derived_deadline(problem, limits.budget)
-    return replace(limits, deadline=elapsed + stages.SETUP_SECONDS + seconds), why
+    limits = replace(limits, deadline=question.first_request + seconds)
+    return replace(question, limits=limits), why
 
 
 def run_plan(

@@ -74,9 +74,9 @@ class EmulatorControl:
         """End the emulator; UsageError if it must be idle and isn't."""
         self._ask("shut_down", only_if_idle=only_if_idle)
 
-    def _ask(self, command: str, **given: object) -> Any:
+    def _ask(self, command: str, **arguments: object) -> Any:
         url = f"{self.endpoint}/_cloudtune/{command}"
-        data = json.dumps(given).encode()
+        data = json.dumps(arguments).encode()
         request = urllib.request.Request(url, data, self._access.headers)  # noqa: S310 - our own
         # A proxy of the environment knows nothing of this machine's loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

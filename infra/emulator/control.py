@@ -66,7 +66,7 @@ class Control:
             return text("no such command", 404)
         try:
             return to_json(command(**json.loads(request.get_data())))
-        except UsageError as error:
+        except (UsageError, ValueError) as error:
             return text(str(error), 400)
         except CloudtuneError as error:
             return text(str(error), 500)

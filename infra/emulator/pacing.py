@@ -198,13 +198,17 @@ def pacer_from_env() -> Callable[..., None]:
 
 def _interpolate(quantity: str, at: float) -> float:
     """Return a quantity at `at`, interpolated linearly in log-log, and extrapolated at the end."""
-    points = sorted((float(row["at"]), float(row["value"])) for row in _rows(quantity))
-    segments = list(pairwise(points))
+    segments = _segments(quantity)
     (x0, y0), (x1, y1) = next((s for s in segments if at <= s[1][0]), segments[-1])
     share = math.log(at / x0) / math.log(x1 / x0)
     return y0 * math.exp(share * math.log(y1 / y0))
 
 
-@cache
+@cache  # each epoch of a paced trial asks for them
+def _segments(quantity: str) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    points = sorted((float(row["at"]), float(row["value"])) for row in _rows(quantity))
+    return list(pairwise(points))
+
+
 def _rows(quantity: str) -> list[dict[str, str]]:
     return [row for row in rows(_TABLE) if row["quantity"] == quantity]

@@ -180,9 +180,9 @@ def staging() -> str:
     The environment takes precedence. Only rented machines with EC2's own metadata have one:
     elsewhere checkpoints wait in a folder that is removed with the run.
     """
-    staging = os.environ.get(STAGING_VARIABLE)
-    if staging is not None:
-        return staging
+    configured = os.environ.get(STAGING_VARIABLE)
+    if configured is not None:
+        return configured
     rented = not (os.environ.get(METADATA_VARIABLE) or os.environ.get(_AWS_VARIABLE))
     emulated = any(gpu.name == STAND_IN for gpu in own_gpus())
     store = instance_store() if rented and not emulated else None

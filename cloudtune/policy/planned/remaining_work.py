@@ -33,11 +33,8 @@ _EXACT = ExactPlanner()
 
 def limits_left(view: View, reserve: Reserve) -> Limits:
     """Return the seconds and dollars, from now on, that a plan for the rest may take."""
-    deadline = view.limits.deadline
-    budget = view.limits.budget
-    time = None if deadline is None else deadline - view.now - reserve.seconds
-    money = None if budget is None else budget - view.committed
-    return reserve.limits(Limits(time, money))
+    left = view.limits.less(view.now, view.committed)
+    return reserve.limits(left.less(reserve.seconds))
 
 
 def request_for_rest(
