@@ -255,8 +255,8 @@ class Played:
 
 def test_ranks_follow_the_placement_and_a_nodes_are_together() -> None:
     sharded = dataclasses.replace(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
-    parts = parts_of(sharded, keep_from=0)
-    assert {part.command.parallel for part in parts.values()} == {"fsdp"}
+    parts = parts_of(sharded, keep_from=3)
+    assert {(part.command.parallel, part.keep_from) for part in parts.values()} == {("fsdp", 3)}
     ranks = [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()]
     assert ranks == [("i-2", [0, 1]), ("i-1", [2])]
     assert [slot.local_rank for slot in parts["i-2"].slots] == [0, 1]
