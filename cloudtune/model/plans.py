@@ -371,3 +371,21 @@ class Rentable:
             return epoch
         back = profile.launch.mean + profile.boot.mean + profile.resize.mean
         return epoch * (1.0 + rate * max(1, math.ceil(width / self.gpus)) * (back + epoch / 2))
+
+    @property
+    def cheapest_width(self) -> Width:
+        """The width of at most one GPU at which an epoch costs least; the wider of equal ones."""
+        epochs = self.profile.epoch
+        shared = [width for width in epochs if width <= 1] or [min(epochs)]
+        return min(shared, key=lambda width: (width * epochs[width].mean, -width))
+
+    @property
+    def epoch_instance_seconds(self) -> float:
+        """Seconds of one instance that an epoch takes at its cheapest width, losses included."""
+        width = self.cheapest_width
+        return self.epoch_seconds(width) * width / self.gpus
+
+    @property
+    def epoch_dollars(self) -> float:
+        """Dollars of an epoch at its cheapest width, with what spot interruptions cost."""
+        return self.epoch_instance_seconds * self.offer.usd_per_second

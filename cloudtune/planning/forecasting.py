@@ -102,7 +102,7 @@ class PlayedRuns:
         rentables = self.question.problem.rentables
         if len(rentables) <= _OFFERS:
             return rentables
-        cheapest = sorted(rentables, key=_usd_per_epoch)
+        cheapest = sorted(rentables, key=lambda rentable: rentable.epoch_dollars)
         if self.staged is None:
             return tuple(_of_each_size(cheapest))
         types = {offer.instance_type for offer in self.staged.offers}
@@ -153,13 +153,6 @@ class PlayedRuns:
                 f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
         return policy, counting.events
-
-
-def _usd_per_epoch(rentable: Rentable) -> float:
-    """Return the dollars of an epoch on one GPU, or at the nearest known width."""
-    width = min(rentable.profile.widths, key=lambda w: abs(w - 1))
-    share = width / rentable.offer.gpus
-    return share * rentable.offer.usd_per_second * rentable.epoch_seconds(width)
 
 
 def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:

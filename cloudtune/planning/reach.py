@@ -9,7 +9,7 @@ from cloudtune.model.text import counted, gpus_text
 from cloudtune.model.trial import Width
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning.stages import Problem
-from cloudtune.strategies.seer_rules import by_worth, cheapest_width
+from cloudtune.strategies.offers import Means, by_worth
 
 # A derived deadline lasts as many full trainings: time to explore, and then to finish the best.
 TRAININGS = 3.0
@@ -43,7 +43,7 @@ def trainings(problem: Problem, epochs: int) -> Iterator[FullTraining]:
         profile = rentable.profile
         for width, epoch in profile.epoch.items():
             instances = math.ceil(width / rentable.gpus)
-            if instances > problem.experiment.cloud.max_instances:
+            if instances > rentable.most:
                 continue
             trained = profile.boot.mean + profile.start.mean + epochs * epoch.mean
             billed = max(rentable.offer.minimum_seconds, trained + profile.release.mean)
@@ -83,19 +83,18 @@ def derived_deadline(problem: Problem, budget: float) -> tuple[float, str]:
     Three trainings of one trial at its cheapest width; longer where all instances together can't
     spend the budget by then, and never longer than the budget pays for one instance.
     """
-    max_instances = problem.experiment.cloud.max_instances
-    rentable = by_worth(problem.rentables, Limits(None, budget), max_instances)[0]
+    rentable = by_worth(problem.rentables, Means(math.inf, budget))[0]
     profile = rentable.profile
     price = rentable.offer.usd_per_second
     arrival = profile.launch.mean + profile.boot.mean + profile.start.mean
-    training = problem.experiment.span.max * profile.epoch_seconds(cheapest_width(rentable))
+    training = problem.experiment.span.max * profile.epoch_seconds(rentable.cheapest_width)
     alone = budget / price if price > 0 else math.inf
-    together = alone / max_instances
+    together = alone / rentable.most
     span = min(alone, max(TRAININGS * training, together))
     if span == alone:
         why = "as long as the budget pays for one instance"
     elif span == together:
-        why = f"the budget pays for {counted(max_instances, 'instance')} until then"
+        why = f"the budget pays for {counted(rentable.most, 'instance')} until then"
     else:
         why = f"{TRAININGS:g} trainings of one trial to its last epoch"
     seconds = math.ceil((arrival + span) / _MINUTE) * _MINUTE

@@ -32,8 +32,8 @@ class BuildContext:
 
     @property
     def cheapest(self) -> Rentable:
-        """The rentable on which an epoch at the narrowest width of 1 or more costs least."""
-        return min(self.rentables, key=epoch_dollars)
+        """The rentable on which an epoch costs least."""
+        return min(self.rentables, key=lambda rentable: rentable.epoch_dollars)
 
     @property
     def one_gpu(self) -> Width:
@@ -56,10 +56,3 @@ class BuildContext:
             measured = ", ".join(map(width_text, widths))
             raise UsageError(f"strategy.rules.atom: {asked} GPUs weren't measured; {measured} were")
         return float(asked)
-
-
-def epoch_dollars(rentable: Rentable) -> float:
-    """Return the dollars of an epoch at the narrowest width of 1 or more."""
-    widths = [width for width in rentable.profile.widths if width >= 1] or rentable.profile.widths
-    seconds = rentable.epoch_seconds(widths[0])
-    return seconds * widths[0] / rentable.gpus * rentable.offer.usd_per_second

@@ -4,7 +4,6 @@ One table per kind: a new one is a line here. The names mean the same in experim
 command line and in comparisons on recorded curves.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,32 +11,37 @@ from typing import Any
 
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.model import menu
-from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import BY_PLAN, Charges, Plan
 from cloudtune.model.trial import Trial
 from cloudtune.policy.base import Brakes, Components, Metric
-from cloudtune.policy.context import BuildContext, epoch_dollars
+from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned.stages import PLANNED, follow
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
 from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
 from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
 from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.allocators.seer import SeerAllocator, SeerFleet
+from cloudtune.strategies.allocators.seer import SeerAllocator
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
 from cloudtune.strategies.bohb import Bohb, SyncBohb
-from cloudtune.strategies.fleets import BackToSpot, ConstantFleet, NaiveFleet
+from cloudtune.strategies.fleets import (
+    BackToSpot,
+    ConstantFleet,
+    EvenSpending,
+    NaiveFleet,
+    SpendingFleet,
+)
 from cloudtune.strategies.grid import GridSearch, Sequential
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.hypersched import HyperSched
 from cloudtune.strategies.median import MedianStopping
+from cloudtune.strategies.offers import Offers, means_within
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.samplers import sampler as samplers
 from cloudtune.strategies.seer import Seer
-from cloudtune.strategies.seer_rules import steady
 from cloudtune.strategies.successive_halving import Halving
 
 
@@ -161,10 +165,11 @@ ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
     "hypersched": _hypersched_widths,
     **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
 }
-FLEETS: dict[str, Callable[[Offer, int, tuple[Offer, ...]], FleetRule]] = {
-    "constant": ConstantFleet,
-    "naive": NaiveFleet,
-    "consolidating": partial(NaiveFleet, consolidates=True, name="consolidating"),
+# The options of each fleet rule (`SpendingFleet`).
+FLEETS: dict[str, dict[str, bool]] = {
+    "constant": {},
+    "naive": {"returns_idle": True},
+    "consolidating": {"returns_idle": True, "moves_together": True},
 }
 
 # Strategies that never pause a trial.
@@ -240,45 +245,37 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
     return asked or "tpe", MODEL_BASED[strategy]
 
 
-def affordable_instances(context: BuildContext) -> int:
-    """Return how many of the cheapest instance the budget pays for until the deadline.
-
-    Without a deadline, the maximum number of instances.
-    """
-    limits = context.limits
-    price = context.cheapest.offer.usd_per_second
-    if not limits.deadline:
-        return context.max_instances
-    dollars = math.inf if limits.budget is None else limits.budget
-    return steady(limits.deadline, dollars, price, context.max_instances)
-
-
 def fleet_rule(context: BuildContext, name: str) -> FleetRule:
     """Return a fleet rule by its name, as in "constant", "naive:8".
 
-    Without a number the fleet is as large as the budget pays for until the deadline.
+    With a number the fleet has at most as many instances of the offer that buys most. Without one
+    it has what the budget pays for until the deadline.
 
     Raises:
         UsageError: no such rule, or a size that isn't a whole number above 0.
     """
     kind, _, size = name.partition(":")
     named("fleet", kind, FLEETS)
-    if size and not (size.isdecimal() and int(size) > 0):
+    means = means_within(context.limits, context.max_instances, context.max_epochs)
+    offers = Offers(context.rentables, means)
+    if not size:
+        spending = EvenSpending(offers, context.one_gpu)
+        return _back_to_spot(offers, SpendingFleet(spending, kind, **FLEETS[kind]))
+    if not (size.isdecimal() and int(size) > 0):
         raise UsageError(f"fleet {shown(name)}: write a whole number of instances, as in {kind}:4")
-    count = min(int(size), context.max_instances) if size else affordable_instances(context)
-    offers = _by_price(context)
-    return _back_to_spot(context, FLEETS[kind](offers[0], count, tuple(offers[1:])))
+    count = min(int(size), context.max_instances)
+    first, *standins = offers.in_order
+    if kind == "constant":
+        return _back_to_spot(offers, ConstantFleet(first, count, tuple(standins)))
+    together = FLEETS[kind].get("moves_together", False)
+    naive = NaiveFleet(first, count, tuple(standins), name=kind, consolidates=together)
+    return _back_to_spot(offers, naive)
 
 
-def _by_price(context: BuildContext) -> list[Offer]:
-    return [rentable.offer for rentable in sorted(context.rentables, key=epoch_dollars)]
-
-
-def _back_to_spot(context: BuildContext, rule: FleetRule) -> FleetRule:
+def _back_to_spot(offers: Offers, rule: FleetRule) -> FleetRule:
     """Return the rule, with the way back to spot if there are both markets."""
-    offers = _by_price(context)
-    both = len({offer.market for offer in offers}) > 1
-    return BackToSpot(rule, offers) if both else rule
+    both = len({offer.market for offer in offers.in_order}) > 1
+    return BackToSpot(rule, [rentable.offer for rentable in offers.by_price]) if both else rule
 
 
 def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
@@ -332,7 +329,8 @@ def components(
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
         if choice.fleet != SEER:
             return Components(strategy, widths, fleet_rule(context, choice.fleet))
-        return Components(strategy, widths, _back_to_spot(context, SeerFleet(strategy, own)))
+        fleet = SpendingFleet(strategy, SEER, moves_together=True)
+        return Components(strategy, widths, _back_to_spot(strategy.offers, fleet))
     allocator = ALLOCATORS[choice.allocator](context)
     return Components(strategy, allocator, fleet_rule(context, choice.fleet))
 

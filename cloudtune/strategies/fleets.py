@@ -4,12 +4,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Rentable
+from cloudtune.model.trial import Width
 from cloudtune.strategies.base import FleetRule, View
+from cloudtune.strategies.offers import ROUND, Offers, Purchase, paid_for
 
 # Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0
+# More GPUs than any fleet has.
+_MANY = 1e9
 
 
 class Unplanned:
@@ -78,6 +84,187 @@ class NaiveFleet(ConstantFleet):
         return tuple(emptied(view, self.target(view, needed))) if self.consolidates else ()
 
 
+class Spending(Protocol):
+    """What a run's money is planned to be spent on, as results come in."""
+
+    @property
+    def offers(self) -> Offers:
+        """The offers that it may rent, and the one that it plans with."""
+
+    def instances(self, view: View) -> int:
+        """Return how many instances of the planned offer there should be."""
+
+    def unspent(self, view: View) -> float:
+        """Return the dollars per second that these instances leave."""
+
+    def width(self, view: View) -> Width:
+        """Return the width at which new trials train."""
+
+
+class EvenSpending:
+    """Spends what the limits leave evenly until the deadline.
+
+    The number of instances is chosen when the run begins, and again for another offer.
+    """
+
+    def __init__(self, offers: Offers, width: Width) -> None:
+        self.offers = offers
+        self._width = width
+        self._planned_for: Offer | None = None
+        self._bought = Purchase(0)
+
+    def instances(self, view: View) -> int:
+        return self._plan(view).instances
+
+    def unspent(self, view: View) -> float:
+        return self._plan(view).unspent
+
+    def width(self, view: View) -> Width:
+        return self._width
+
+    def _plan(self, view: View) -> Purchase:
+        self.offers.look(view, self._bought.instances)
+        rentable = self.offers.chosen
+        if self._planned_for is not rentable.offer:
+            self._planned_for = rentable.offer
+            self._bought = self._buy(view, rentable)
+        return self._bought
+
+    @staticmethod
+    def _buy(view: View, rentable: Rentable) -> Purchase:
+        if math.isinf(view.seconds_left):  # nothing says how slowly money may be spent
+            return Purchase(rentable.most, math.inf)
+        price = rentable.offer.usd_per_second
+        return paid_for(view.dollars_left, price, view.seconds_left, rentable.most)
+
+
+class SpendingFleet(Unplanned):
+    """As many instances as the planned dollars per second pay for.
+
+    Held instances of any offer count, best first; the rest are of the planned offer, or of the next
+    that isn't refused. Money that doesn't pay for another of these buys smaller ones. With
+    `returns_idle` there are no more GPUs than trials need; with `moves_together` trials of surplus
+    instances move to the others as their epochs end.
+    """
+
+    def __init__(
+        self,
+        spending: Spending,
+        name: str,
+        *,
+        returns_idle: bool = False,
+        moves_together: bool = False,
+    ) -> None:
+        self.name = name
+        self._spending = spending
+        self._returns_idle = returns_idle
+        self._moves_together = moves_together
+        self._question: tuple[object, ...] = ()
+        self._answer: Mapping[Offer, int] = {}
+
+    def could_ask(self, view: View) -> Collection[Offer]:
+        return self._spending.offers.in_order
+
+    def max_gpus(self, view: View) -> int:
+        return sum(offer.gpus * count for offer, count in self.target(view, math.inf).items())
+
+    def target(self, view: View, needed: float) -> Mapping[Offer, int]:
+        """Return the planned fleet, cached: each round reads it several times."""
+        spending = self._spending
+        count = spending.instances(view)
+        planned = spending.offers.chosen.offer
+        willing = self._willing(view, planned)
+        gpus = needed if self._returns_idle else math.inf
+        question = planned, count, willing, view.held, gpus, spending.unspent(view)
+        if question != self._question:
+            self._question = question
+            self._answer = self._fitted(view, planned, count, willing, gpus)
+        return self._answer
+
+    def _fitted(
+        self, view: View, planned: Offer, count: int, willing: Offer, gpus: float
+    ) -> Mapping[Offer, int]:
+        if planned.usd_per_second == 0:
+            return self._free(planned, count, gpus)
+        if count == 0:
+            return {}
+        unspent = self._spending.unspent(view)
+        if math.isinf(unspent):  # no budget bounds the fleet
+            gpus = min(gpus, count * planned.gpus)
+        rate = count * planned.usd_per_second + unspent
+        fleet = Counter[Offer]()
+        for offer in self._spending.offers.in_order:
+            room = min(_paid(rate, offer), _instances(offer, gpus))
+            fleet[offer] = min(view.held.get(offer, 0), room)
+            rate -= fleet[offer] * offer.usd_per_second
+            gpus -= fleet[offer] * offer.gpus
+        more = min(_paid(rate, willing), _instances(willing, gpus), self._room(willing, fleet))
+        if not fleet.total() and gpus > 0:
+            more = max(1, more)
+        fleet[willing] += more
+        rate -= more * willing.usd_per_second
+        gpus -= more * willing.gpus
+        self._fill(view, fleet, rate, gpus)
+        return {offer: instances for offer, instances in fleet.items() if instances > 0}
+
+    def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
+        """Add smaller instances for the dollars per second that are left."""
+        width = self._spending.width(view)
+        for rentable in self._spending.offers.by_price:
+            offer = rentable.offer
+            fits = offer.gpus >= width and width in rentable.profile.epoch
+            if not fits or view.avoided(offer) or offer.usd_per_second == 0:
+                continue
+            paid = math.floor(min(rate / offer.usd_per_second, _MANY))
+            more = min(paid, _instances(offer, gpus))
+            more = min(more, self._room(offer, fleet))
+            if more > 0:
+                fleet[offer] += more
+                rate -= more * offer.usd_per_second
+                gpus -= more * offer.gpus
+
+    def _room(self, offer: Offer, fleet: Counter[Offer]) -> int:
+        offers = self._spending.offers
+        room = min(
+            offers.rentable(offer).most - fleet[offer], offers.means.instances - fleet.total()
+        )
+        return int(max(0, room))
+
+    def _free(self, planned: Offer, count: int, gpus: float) -> Mapping[Offer, int]:
+        """Return instances that cost nothing: all of them, if all of the planned offer are."""
+        offers = self._spending.offers
+        fleet = {planned: min(count, _instances(planned, gpus))}
+        gpus -= fleet[planned] * planned.gpus
+        others = [rentable for rentable in offers.rentables if rentable.offer != planned]
+        for rentable in others if count >= offers.rentable(planned).most else ():
+            fleet[rentable.offer] = min(rentable.most, _instances(rentable.offer, gpus))
+            gpus -= fleet[rentable.offer] * rentable.gpus
+        return {offer: instances for offer, instances in fleet.items() if instances > 0}
+
+    def leaving(self, view: View, needed: float) -> Collection[str]:
+        """Return the emptiest surplus instances, if their trials fit elsewhere."""
+        if not self._moves_together:
+            return ()
+        target = self.target(view, needed)
+        if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
+            return ()
+        return tuple(emptied(view, target))
+
+    def _willing(self, view: View, planned: Offer) -> Offer:
+        """Return the planned offer, or the best that isn't refused now."""
+        if not view.avoided(planned):
+            return planned
+        willing = (offer for offer in self._spending.offers.in_order if not view.avoided(offer))
+        return next(willing, planned)
+
+
+def _paid(rate: float, offer: Offer) -> int:
+    """Return how many instances `rate` dollars per second pay for, or a quarter short of it."""
+    if offer.usd_per_second == 0 or math.isinf(rate):
+        return int(_MANY)
+    return max(0, math.floor(rate / offer.usd_per_second + ROUND))
+
+
 def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
     """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere.
 
@@ -130,7 +317,7 @@ def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Of
 
 
 def _instances(offer: Offer, gpus: float) -> int:
-    return max(0, math.ceil(gpus / offer.gpus - 1e-6))
+    return max(0, math.ceil(min(gpus, _MANY) / offer.gpus - 1e-6))
 
 
 class BackToSpot:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.strategies import seer_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
+from cloudtune.strategies.offers import Offers, means_within, paid_for
 from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, capped, rung_epochs
 
 if TYPE_CHECKING:
@@ -59,14 +60,13 @@ class Seer:
         full: bool = False,
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
-        self.offers = seer_rules.Offers(rentables, limits, max_instances)
+        self.offers = Offers(rentables, means_within(limits, max_instances, max_epochs))
         self.constant = constant
         self._full = full
         self._new = NewTrials(sampler)
         self._mode = mode
         self._sign = 1.0 if mode == "max" else -1.0
         self._last = max_epochs
-        self._max_instances = max_instances
         self._epochs = rung_epochs(min_epochs, max_epochs, seer_rules.APART)
         self._rungs = [Rung(mode) for _ in self._epochs]
         self._results: list[dict[TrialId, float]] = [{} for _ in self._epochs]
@@ -107,10 +107,11 @@ class Seer:
             return before
         left = (view.seconds_left, view.dollars_left)
         price = offer.usd_per_second
-        most = self._max_instances
+        most = self.rentable(view).most
         chosen = seer_rules.opening(view.now, *left, price, most, before=before)
         if self.constant:
-            chosen = replace(chosen, instances=seer_rules.steady(*left, price, most))
+            constant = paid_for(view.dollars_left, price, view.seconds_left, most)
+            chosen = replace(chosen, instances=constant.instances, unspent=constant.unspent)
         # Once there is a result, `_hurry` guards the end: it knows where the best trial is.
         if self._full and not self._best:
             chosen = seer_rules.guarded(chosen, view, self.rentable(view), self._last, most)
@@ -120,6 +121,10 @@ class Seer:
 
     def instances(self, view: View) -> int:
         return self.opening(view).instances if self.exploring or self.constant else self._nodes
+
+    def unspent(self, view: View) -> float:
+        """Return the dollars per second that whole instances of the planned offer can't spend."""
+        return self.opening(view).unspent if self.exploring or self.constant else 0.0
 
     def horizon(self, view: View) -> float:
         """Return the remaining seconds: to the deadline, or those that pay for one instance."""
@@ -136,7 +141,7 @@ class Seer:
     def _look(self, view: View) -> None:
         """Recompute the rung at which new trials are first compared, and their width."""
         rentable = view.corrected(self.rentable(view), ())
-        atom = seer_rules.cheapest_width(rentable)
+        atom = rentable.cheapest_width
         profile = rentable.profile
         until = self.opening(view).until
         epoch = profile.epoch_seconds(atom)
@@ -371,7 +376,7 @@ class Seer:
         rentable = view.corrected(self.rentable(view), (trial.id,))
         price = rentable.offer.usd_per_second
         # A trial leaves only at the end of an epoch, so up to one more of those may pass first.
-        amidst = rentable.profile.epoch_seconds(seer_rules.cheapest_width(rentable))
+        amidst = rentable.profile.epoch_seconds(rentable.cheapest_width)
         spare = -math.inf
         for takes, count in self._ways(trial, rentable):
             slack = view.seconds_left - takes - amidst
@@ -388,7 +393,7 @@ class Seer:
         work = capped(trial.trial, self._last) - trial.epoch
         for width, epoch in profile.epoch.items():
             count = math.ceil(width / rentable.gpus)
-            if count <= self._max_instances:
+            if count <= rentable.most:
                 yield work * epoch.mean * (1 + seer_rules.LATE) + profile.resize.mean, count
 
     def _plan(self, view: View) -> None:
@@ -398,18 +403,17 @@ class Seer:
         left = self.horizon(view)
         rentable = view.corrected(self.rentable(view), ())
         price = rentable.offer.usd_per_second
-        count = self._max_instances
+        count = rentable.most
         span = part * left
         if self.constant:
             count = self.opening(view).instances
         elif price > 0 and math.isfinite(view.dollars_left):
-            paid = share * view.dollars_left / price
-            count = 1
+            paid = share * view.dollars_left
             # Without a deadline, one instance is the cheapest way to spend the money.
+            count = paid_for(paid, price, part * view.seconds_left, rentable.most).instances
             if math.isfinite(view.seconds_left):
-                count = seer_rules.paid_for(paid, part * view.seconds_left, self._max_instances)
                 count = self._enough(view, rentable, count, view.dollars_left / price)
-            span = min(span, paid / count)
+            span = min(span, paid / price / count)
             left = min(left, view.dollars_left / price / count) if part == 1 else left
         self._again = view.now + span if part < 1 else math.inf
         before = self.seats
@@ -509,7 +513,7 @@ class Seer:
             return False
         rentable = self.rentable(view)
         profile = view.corrected(rentable, ()).profile
-        epoch = profile.epoch_seconds(seer_rules.cheapest_width(rentable))
+        epoch = profile.epoch_seconds(rentable.cheapest_width)
         return not view.trials or self.horizon(view) > seer_rules.SEASON * (
             epoch + profile.start.mean
         )

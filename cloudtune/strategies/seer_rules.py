@@ -13,10 +13,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from cloudtune.model.catalog import Offer
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.base import View
+from cloudtune.strategies.offers import paid_for
 
 # The share of the money that exploring may take.
 MONEY = 0.75
@@ -24,8 +24,6 @@ MONEY = 0.75
 TIME = 0.5
 # The plans of the end: each covers a share of the remaining time, with a share of the money.
 PLANS: tuple[tuple[float, float], ...] = ((0.5, 0.6), (1.0, 1.0))
-# A fraction of an instance from which on a whole one is rented, for a shorter time.
-ROUND = 0.25
 # A rung has this many times the epochs of the one below, and one in this many trials continues.
 APART = 2
 # The assumed rank correlation of a rung with the next, before there is evidence. It is near 1, so
@@ -38,8 +36,6 @@ BELIEF = 4.0
 DEEP = 2.0
 # And wide enough to reach this share of the whole schedule in its time.
 SCHEDULE = 0.25
-# An offer that buys this share of the most training is good enough: then its price decides.
-NEARLY = 0.9
 # Another season of exploring needs the time of this many epochs and starts.
 SEASON = 2.0
 # The share by which a plan's epochs may take longer.
@@ -54,14 +50,16 @@ DOUBT = 0.35
 class Opening:
     """How many instances explore, until which run second, and how many dollars the end keeps.
 
-    If the limits pay for hardly more than one trial's whole schedule, there is no time to move it:
-    trials begin `straight` GPUs wide, and the first that is ahead continues to its end.
+    `unspent` are the dollars per second that don't pay for another whole instance. If the limits
+    pay for hardly more than one trial's whole schedule, there is no time to move it: trials begin
+    `straight` GPUs wide, and the first that is ahead continues to its end.
     """
 
     instances: int
     until: float
     kept: float = 0.0
     straight: Width | None = None
+    unspent: float = 0.0
 
 
 def opening(
@@ -81,12 +79,13 @@ def opening(
     span = TIME * seconds if before is None else max(0.0, before.until - now)
     kept = (1 - MONEY) * dollars if before is None else before.kept
     if math.isinf(dollars) or price == 0:
-        return Opening(most, now + span, kept)
-    paid = max(0.0, dollars - kept) / price
+        return Opening(most, now + span, kept, unspent=math.inf)
+    paid = max(0.0, dollars - kept)
     if math.isinf(span):
-        return Opening(1, now + paid, kept)
-    count = paid_for(paid, span, most)
-    return Opening(count, now + min(span, paid / count), kept)
+        return Opening(1, now + paid / price, kept)
+    bought = paid_for(paid, price, span, most)
+    until = now + min(span, paid / (price * bought.instances))
+    return Opening(bought.instances, until, kept, unspent=bought.unspent)
 
 
 def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
@@ -103,7 +102,7 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
     price = offer.usd_per_second
     arrival = profile.launch.mean + profile.boot.mean
     least = offer.minimum_seconds
-    amidst = profile.epoch_seconds(cheapest_width(rentable))  # the best may be in an epoch
+    amidst = profile.epoch_seconds(rentable.cheapest_width)  # the best may be in an epoch
     ways = []
     for width, epoch in profile.epoch.items():
         count = math.ceil(width / rentable.gpus)
@@ -135,113 +134,6 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
             return replace(planned, instances=instances, until=min(planned.until, now + until))
     room = max(ways, key=lambda w: min(w[0] / (left[0] - w[0]), w[1] / max(left[1] - w[1], 1e-12)))
     return Opening(room[3], now, planned.kept, room[2])
-
-
-def steady(seconds: float, dollars: float, price: float, most: int) -> int:
-    """Return how many instances `dollars` pay for until the end, at a `price` per second."""
-    if math.isinf(dollars) or price == 0:
-        return most
-    if math.isinf(seconds):
-        return 1
-    return max(1, min(most, math.floor(dollars / (max(seconds, 1.0) * price) + 1e-9)))
-
-
-def paid_for(paid: float, span: float, most: int) -> int:
-    """Return how many instances `paid` seconds of one instance pay for over a span."""
-    return max(1, min(most, math.floor(paid / max(span, 1.0) + ROUND)))
-
-
-def epoch_dollars(rentable: Rentable) -> float:
-    """Return the dollars of an epoch at its cheapest width, packed if that pays.
-
-    On spot that includes losses: each costs a boot, a start and half an epoch.
-    """
-    profile = rentable.profile
-    offer = rentable.offer
-    width = cheapest_width(rentable)
-    seconds = profile.epoch_seconds(width)
-    lost = profile.boot.mean + profile.start.mean + seconds / 2
-    again = 1 + offer.interruptions_per_hour * lost / 3600.0
-    return seconds * width / rentable.gpus * offer.usd_per_second * again
-
-
-def epochs_bought(rentable: Rentable, limits: Limits, max_instances: int) -> float:
-    """Return how many epochs the limits buy on one offer, at its cheapest width.
-
-    Both the budget and the time of the maximum number of instances limit it: if these are few, a
-    cheap offer leaves money over that a larger one would have turned into training.
-    """
-    epochs = math.inf
-    if limits.budget is not None:
-        dollars = epoch_dollars(rentable)
-        epochs = limits.budget / dollars if dollars > 0 else math.inf
-    if limits.deadline is not None:
-        profile = rentable.profile
-        arrival = profile.launch.mean + profile.boot.mean + profile.start.mean
-        width = cheapest_width(rentable)
-        seconds = max(profile.epoch_seconds(width), 1e-9) * width / rentable.gpus
-        time = max(0.0, limits.deadline - arrival)
-        epochs = min(epochs, max_instances * time / seconds)
-    return epochs
-
-
-def by_worth(
-    rentables: Sequence[Rentable], limits: Limits, max_instances: int
-) -> tuple[Rentable, ...]:
-    """Return the offers, best for these limits first.
-
-    Those that buy nearly the most training come first, by the price of an epoch; the others follow
-    by how much they buy.
-    """
-    bought = {
-        rentable.offer: epochs_bought(rentable, limits, max_instances) for rentable in rentables
-    }
-    enough = NEARLY * max(bought.values(), default=0.0)
-
-    def key(rentable: Rentable) -> tuple[bool, float, float]:
-        epochs = bought[rentable.offer]
-        short = epochs < enough
-        return short, -epochs if short else 0.0, epoch_dollars(rentable)
-
-    return tuple(sorted(rentables, key=key))
-
-
-class Offers:
-    """The offers in order of their worth within the limits, and the one planned with."""
-
-    def __init__(self, rentables: Sequence[Rentable], limits: Limits, max_instances: int) -> None:
-        self.rentables = by_worth(rentables, limits, max_instances)
-        self.chosen = self.rentables[0]
-        self.in_order = tuple(rentable.offer for rentable in self.rentables)
-        self._places = {offer: place for place, offer in enumerate(self.in_order)}
-
-    def of(self, offer: Offer) -> Rentable:
-        return self.rentables[self._places[offer]]
-
-    def look(self, view: View, instances: int) -> bool:
-        """Whether to plan with another offer now; `instances` are wanted of the present one.
-
-        A refused offer gives way to the next, unless all its wanted instances are there. A cheaper
-        offer is back once its GPUs that take trials equal those held of the present one.
-        """
-        before = self.chosen
-        self.chosen = self._now(view, instances)
-        return self.chosen is not before
-
-    def _now(self, view: View, instances: int) -> Rentable:
-        now = self.chosen.offer
-        held = max(1, view.held.get(now, 0) * now.gpus)
-        place = self._places[now]
-        joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
-        for offer in self.in_order[:place]:
-            if joined.get(offer, 0) * offer.gpus >= held and not view.avoided(offer):
-                return self.of(offer)
-        if not view.avoided(now) or view.held.get(now, 0) >= instances:
-            return self.chosen
-        dearer = self.in_order[place + 1 :]
-        willing = (offer for offer in dearer if not view.avoided(offer))
-        possible = (offer for offer in self.in_order if not view.refused(offer))
-        return self.of(next(willing, next(possible, now) if view.refused(now) else now))
 
 
 def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> float:
@@ -364,10 +256,3 @@ def fitted(
         if nodes([*used, narrower], gpus) <= instances:
             return narrower
     return None
-
-
-def cheapest_width(rentable: Rentable) -> Width:
-    """Return the width of at most one GPU at which an epoch costs least."""
-    epochs = rentable.profile.epoch
-    shared = [width for width in epochs if width <= 1] or [min(epochs)]
-    return min(shared, key=lambda width: (width * epochs[width].mean, -width))

@@ -19,6 +19,7 @@ from tests.policy.planned.spot_jobs import (
     markets,
     on,
     plan_changes,
+    rentable,
 )
 
 FIRST = replace(SPOT, zone="a")
@@ -142,7 +143,8 @@ def test_pools_with_their_own_ways_keep_the_limits(by: str, seed: int) -> None:
 @pytest.mark.parametrize(("by", "within"), [("random", 150.0), ("asha", 150.0), ("seer", 300.0)])
 def test_elastic_runs_return_to_spot_and_keep_on_demand_meanwhile(by: str, within: float) -> None:
     """The cap has room for both; what has trained two epochs on demand by then moves."""
-    setting = job(2 * 3600.0, budget=30.0).but(by=by, trials=4, max_instances=8)
+    both = (rentable(DEAR, 8),)
+    setting = job(2 * 3600.0, budget=30.0).but(by=by, trials=4, max_instances=8, others=both)
     played = on(setting, (0.0, 0), (600.0, 8))
     assert played.policy.ending is EndReason.DONE
     came = markets(played)
@@ -157,6 +159,7 @@ def test_elastic_runs_return_to_spot_and_keep_on_demand_meanwhile(by: str, withi
 
 
 def test_near_its_end_an_elastic_run_stays_where_it_is() -> None:
-    setting = job(1800.0).but(by="random", trials=4, max_instances=8)
+    both = (rentable(DEAR, 8),)
+    setting = job(1800.0).but(by="random", trials=4, max_instances=8, others=both)
     played = on(setting, (0.0, 0), (600.0, 8))
     assert {market for _, market in markets(played)} == {"on-demand"}

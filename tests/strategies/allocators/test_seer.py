@@ -12,7 +12,7 @@ from benchmarks.compare.speeds import Scaling
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits
-from cloudtune.strategies.seer_rules import Offers
+from cloudtune.strategies.offers import Offers, means_within
 from tests.builders.curves import curves, small_benchmark
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})
@@ -94,13 +94,13 @@ def test_the_offer_is_chosen_by_an_epochs_whole_cost() -> None:
     (packs,) = small_benchmark(gpus=4, spread=0.0, scaling=Scaling({0.5: 0.77, 1.0: 1.0})).rentables
     profile = replace(packs.profile, epoch={1.0: packs.profile.epoch[1.0]})
     alone = replace(packs, offer=replace(packs.offer, usd_per_hour=9.6), profile=profile)
-    assert Offers([alone, packs], Limits(), 8).chosen is packs
-    assert Offers([alone, replace(packs, profile=profile)], Limits(), 8).chosen is alone
+    assert Offers([alone, packs], means_within(Limits())).chosen is packs
+    assert Offers([alone, replace(packs, profile=profile)], means_within(Limits())).chosen is alone
     often = replace(alone.offer, market="spot", usd_per_hour=8.0, interruptions_per_hour=20.0)
     spot = replace(alone, offer=often)
-    assert Offers([spot, alone], Limits(), 8).chosen is alone
+    assert Offers([spot, alone], means_within(Limits())).chosen is alone
     seldom = replace(spot, offer=replace(often, interruptions_per_hour=2.0))
-    assert Offers([alone, seldom], Limits(), 8).chosen is seldom
+    assert Offers([alone, seldom], means_within(Limits())).chosen is seldom
 
 
 def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
