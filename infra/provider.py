@@ -240,6 +240,13 @@ class Provider(Protocol):
         """Return the cores that all instances share; None if each has its own."""
         return None
 
+    def host_permille(self, machine: InstanceType) -> int:
+        """Return the thousandths of this machine that training on an emulated instance takes.
+
+        0 where instances are machines of their own.
+        """
+        return 0
+
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return a profile measured without a pace as it is with the pace.
 

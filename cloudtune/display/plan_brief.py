@@ -58,6 +58,7 @@ def reason(proposal: Proposal) -> list[Fact]:
     facts = []
     if proposal.chosen:
         facts.append(Fact("why", proposal.chosen))
+    facts += [Fact("" if n else "of", text) for n, text in enumerate(proposal.chosen_from)]
     if proposal.derived:
         deadline = format_seconds(proposal.limits.deadline or 0.0)
         text = f"{deadline}: {proposal.derived}; set another with --deadline"

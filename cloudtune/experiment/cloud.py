@@ -12,10 +12,11 @@ from cloudtune.errors import allowed_names, shown
 from cloudtune.experiment.field_types import Dollars, Seconds, Text, Whole
 from cloudtune.experiment.sections import Section
 from cloudtune.experiment.validation import refuse
+from cloudtune.model.catalog import THIS_MACHINE
 from cloudtune.model.providers import PROVIDERS, Registered, owners
 
 _PER_HOUR = re.compile(r"\s*(/|per|an)\s*(h|hour)\s*$")
-_QUOTA = re.compile(r"(on-demand|spot) [a-z]+")
+_QUOTA = re.compile(rf"(on-demand|spot) [a-z]+\d*|{THIS_MACHINE}")
 
 
 def _quota_names(quotas: dict[str, int]) -> dict[str, int]:
@@ -134,14 +135,15 @@ class CloudSettings(Section):
     "any" is each that the account has enabled. What isn't said of them is what `cloudtune aws
     setup` made. `subnets` are by zone, where each has its own; `tags` go onto instances and
     volumes; `request` has further fields of EC2's RunInstances, as EC2 calls them.
-    `instances` are types, or patterns such as g5.*. `vcpu_quotas` bounds the vCPUs rented at once
-    by the account's quotas: market and class, as in "on-demand g" or "spot p". Provider local is
-    this machine alone, of which `slots` GPUs are used, or CPU slots where it has no GPU; an hour of
-    it costs `price` dollars; unset, all slots are used, and they cost nothing. Provider ray is the
-    Ray cluster at `address`: an instance is a node of it, or `slots` GPUs of one, and an hour of a
-    node of a type costs what `prices` says. Provider slurm submits jobs to partitions: `slots` and
-    `prices` are as with ray, and `request` has options of sbatch. A pool that is out of instances
-    isn't asked again for `avoid` seconds.
+    `instances` are types, or patterns such as g5.*; by default plan and run choose among all types.
+    At most `max_instances` are rented at once; unset, as many as the limits pay for. `vcpu_quotas`
+    bounds the vCPUs rented at once by the account's quotas: market and class, as in "on-demand g"
+    or "spot p". Provider local is this machine alone, of which `slots` GPUs are used, or CPU slots
+    where it has no GPU; an hour of it costs `price` dollars; unset, all slots are used, and they
+    cost nothing. Provider ray is the Ray cluster at `address`: an instance is a node of it, or
+    `slots` GPUs of one, and an hour of a node of a type costs what `prices` says. Provider slurm
+    submits jobs to partitions: `slots` and `prices` are as with ray, and `request` has options of
+    sbatch. A pool that is out of instances isn't asked again for `avoid` seconds.
     """
 
     provider: Annotated[str, BeforeValidator(_known_provider)] = next(iter(PROVIDERS))
@@ -150,13 +152,13 @@ class CloudSettings(Section):
         Field(default=(), examples=["[us-east-1, us-east-2]", "any"])
     )
     instances: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
-        default=("g4dn.12xlarge",), min_length=1, examples=["[g4dn.12xlarge]"]
+        default=("*",), min_length=1, examples=["[g4dn.12xlarge]"]
     )
-    market: Literal["on-demand", "spot", "any"] = "on-demand"
+    market: Literal["on-demand", "spot", "any"] = "any"
     zones: Annotated[tuple[Text, ...], AfterValidator(_different)] = Field(
         default=(), examples=["[us-east-1a, us-east-1b]"]
     )
-    max_instances: Whole = Field(default=4, ge=1, le=10_000, examples=["4"])
+    max_instances: Whole | None = Field(default=None, ge=1, le=10_000, examples=["4"])
     avoid: Seconds = Field(default=180.0, examples=["3m"])
     billing: Annotated[Billing, BeforeValidator(_named_billing)] = Field(
         default=Billing(), examples=["function"]
@@ -206,6 +208,11 @@ class CloudSettings(Section):
             if getattr(self, name) != default:
                 raise refuse(line.why, name)
         return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run chooses among instance types, rather than the person."""
+        return any(set(name) & set("*?[") for name in self.instances)
 
     @property
     def free(self) -> bool:

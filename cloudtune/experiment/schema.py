@@ -462,6 +462,7 @@ class Experiment(Section):
             fields = override(fields, field, value)
         if isinstance(source, Mapping):
             fields.pop("directory", None)
+        fields.setdefault("name", _default_name(source, fields))
         mistakes = list(_file_mistakes(fields, known_instances))
         mistakes += _strategy_mistakes(fields.get("strategy"), known_choices or {})
         try:
@@ -491,6 +492,22 @@ class Experiment(Section):
         if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
             raise ExperimentError(f"{shown(data)} is not an experiment; give what to_json returned")
         return cls(**data)
+
+
+def _default_name(source: str | Path | Mapping[str, object], fields: Mapping[str, object]) -> str:
+    """Return the name of an experiment that has none: its file's, or else its script's.
+
+    A file that is only called experiment has its folder's name.
+    """
+    if isinstance(source, Mapping):
+        script, _, _ = str(fields.get("train", "")).partition(":")
+        place = Path(script)
+    else:
+        place = Path(source).absolute()
+        if place.stem == "experiment":
+            place = place.parent
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", place.stem).strip("-._")
+    return name[:63] or "experiment"
 
 
 def _file_mistakes(

@@ -28,6 +28,10 @@ CPU = "cpu"
 # The maximum number of names listed in a message; beyond, only the nearest is given.
 _LISTED = 12
 
+# The quota of machines that are emulated on this one: what it can train at their pace, in
+# thousandths.
+THIS_MACHINE = "this machine"
+
 # No instance has more GPUs; a record that says so is damaged.
 _MAX_GPUS = 4096
 
@@ -37,6 +41,8 @@ class InstanceType:
     """A kind of machine: GPUs per instance, memory in MiB, network in Mbit/s (0: not known).
 
     `quota_class` names the vCPU quota it counts against, if not that of its name's letters.
+    `host_permille` is set for types that are emulated on this machine and share it: the thousandths
+    of it that training on one instance takes.
     """
 
     name: str
@@ -48,6 +54,12 @@ class InstanceType:
     gpu_maker: str = "nvidia"
     network_mbps: int = 0
     quota_class: str = ""
+    host_permille: int = 0
+
+    @property
+    def quota_units(self) -> int:
+        """What an instance takes of its quota: vCPUs, or thousandths of this machine."""
+        return self.host_permille or self.vcpus
 
     def __post_init__(self) -> None:
         """Refuse a damaged record: loops over its GPUs would never end.
@@ -81,7 +93,12 @@ class SpotBehaviour:
 
 
 def quota_of(instance_type: InstanceType, market: Market) -> str:
-    """Return the vCPU quota of a type: market and class, as in "spot p"; "spot p5" is its own."""
+    """Return the vCPU quota of a type: market and class, as in "spot p"; "spot p5" is its own.
+
+    Emulated types that share this machine have one for all.
+    """
+    if instance_type.host_permille:
+        return THIS_MACHINE
     name = instance_type.name
     if market == "spot" and name.startswith("p5"):
         return "spot p5"

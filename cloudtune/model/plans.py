@@ -205,7 +205,7 @@ def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Of
     """Whether these instances of each offer may be alive at once."""
     vcpus: dict[str, int] = {}
     for offer, count in alive.items():
-        vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.vcpus
+        vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.quota_units
     within = (vcpus[quota] <= most for quota, most in vcpu_quotas.items() if quota in vcpus)
     return sum(alive.values()) <= max_instances and all(within)
 

@@ -47,7 +47,7 @@ PROVIDERS: dict[str, Registered] = {
     "aws": Registered("cloudtune.infra.aws.provider:AWS", own=frozenset({"head_type", "regions"})),
     "local": Registered(
         "cloudtune.infra.local.provider:LOCAL",
-        defaults={"instances": ("local-*",), "max_instances": 1},
+        defaults={"instances": ("local-*",), "market": "on-demand", "max_instances": 1},
         fixed=(
             *("region", "market", "zones", "vcpu_quotas"),
             *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),
@@ -60,7 +60,7 @@ PROVIDERS: dict[str, Registered] = {
     ),
     "ray": Registered(
         "cloudtune.infra.ray.provider:RAY",
-        defaults={"instances": ("*",), "address": "auto", "avoid": "10s"},
+        defaults={"market": "on-demand", "address": "auto", "avoid": "10s"},
         fixed=(
             *("region", "market", "zones", "vcpu_quotas", "spot"),
             *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),
@@ -73,7 +73,7 @@ PROVIDERS: dict[str, Registered] = {
     ),
     "slurm": Registered(
         "cloudtune.infra.slurm.provider:SLURM",
-        defaults={"instances": ("*",), "avoid": "1m"},
+        defaults={"market": "on-demand", "avoid": "1m"},
         fixed=(
             *("market", "zones", "vcpu_quotas", "spot"),
             *("image", "subnet", "subnets", "security_group", "instance_profile", "tags"),

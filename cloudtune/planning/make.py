@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import RENEW_SECONDS
+from cloudtune.model.catalog import THIS_MACHINE
 from cloudtune.model.plans import (
     BY_PLAN,
     Forecast,
@@ -387,7 +388,6 @@ def run_plan(
     problem = question.problem
     experiment = problem.experiment
     choice = choice_of(experiment)
-    cloud = experiment.cloud
     offers = tuple(rentable.offer for rentable in problem.rentables)
     by_stages = staged is not None and stages.follows(choice)
     cores = shared_cores(problem)
@@ -406,10 +406,10 @@ def run_plan(
         fleet_rule=choice.fleet,
         offers=offers,
         fleet=_largest_fleet(question, choice, staged),
-        max_instances=cloud.max_instances,
+        max_instances=problem.max_instances,
         forecast=forecast,
         charges=charges_of(experiment),
-        vcpu_quotas=cloud.vcpu_quotas,
+        vcpu_quotas=experiment.cloud.vcpu_quotas,
         staged=staged,
         rules=str(switches_of(experiment)),
     )
@@ -498,7 +498,7 @@ def _largest_fleet(question: Question, choice: Choice, staged: Plan | None) -> t
             return (Machines(dearest, staged.peak_instances),)
         return largest_fleet(staged)
     if choice.fleet == BY_PLAN:
-        return (Machines(dearest, problem.experiment.cloud.max_instances),)
+        return (Machines(dearest, problem.max_instances),)
     policy = policy_of(problem.experiment, problem.rentables, question.limits, staged)
     rule = policy.fleet_rule
     state = policy.state
@@ -522,7 +522,7 @@ def _no_result(planned: Planned) -> str:
     experiment = planned.problem.experiment
     takes = "; ".join(needs(planned.problem, epochs) for epochs in (1, experiment.span.max))
     quotas = experiment.cloud.vcpu_quotas.items()
-    quota = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas)
+    quota = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas if name != THIS_MACHINE)
     return (
         f"no trial finishes its first {experiment.scale.unit} within "
         f"{limits_text(planned.limits)}, in any of {planned.plan.forecast.samples} simulated runs. "

@@ -10,11 +10,19 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBehaviour
-from cloudtune.model.plans import Rentable
+from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text, width_text
 from cloudtune.model.units import format_seconds
+from cloudtune.planning.choice import (
+    choice_text,
+    fleet_bounds,
+    in_the_way,
+    left_out,
+    shared_offers,
+    within_bounds,
+)
 from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STAYING
 from cloudtune.profiles import store
@@ -24,6 +32,8 @@ from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identity_of
 
+# More instances of an offer than any fleet has.
+_NO_BOUND = 10_000
 # Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11).
 _FETCH = Measurement(26.0, 10.0)
 
@@ -92,7 +102,10 @@ def problem_of(
     """
     catalog = catalog_of(experiment, markets)
     wanted = markets or markets_of(experiment)
-    offers = catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones)
+    offers = shared_offers(
+        experiment,
+        catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones),
+    )
     provider = provider_named(experiment.cloud.provider)
     runs, time_notes = history.times_of(experiment)
     types = provider.known_types()
@@ -135,10 +148,23 @@ def problem_of(
             profile = believed(profile, experiment.cloud.provider)
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
             notes += note
-            rentables.append(
-                _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
-            )
-    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)))
+            rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
+    limits = Limits(experiment.limits.deadline, experiment.limits.budget)
+    bounds = fleet_bounds(experiment, rentables, limits)
+    usable = within_bounds(rentables, bounds)
+    notes += left_out(rentables, usable)
+    last = experiment.span.max
+    chosen_from = [
+        choice_text(experiment, offers, usable),
+        in_the_way(rentables, limits, bounds, last),
+    ]
+    return Problem(
+        bounds.apply(experiment),
+        catalog,
+        usable,
+        tuple(dict.fromkeys(notes)),
+        tuple(filter(None, chosen_from)),
+    )
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:

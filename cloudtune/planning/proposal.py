@@ -9,6 +9,7 @@ from cloudtune.clock import utc_date
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.spot_prior import SOURCE, spot_prior
 from cloudtune.infra.node import this_machine
+from cloudtune.model.catalog import THIS_MACHINE
 from cloudtune.model.plans import Limits, Rentable, RunPlan
 from cloudtune.model.scaling import Provenance, ScalingProfile, Seen
 from cloudtune.model.serialization import encode
@@ -105,6 +106,7 @@ class Proposal:
     as_planned: RunPlan | None = None
     unsure: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    chosen_from: tuple[str, ...] = ()
     chosen: str = ""
     derived: str = ""
     remarks: tuple[str, ...] = ()
@@ -158,6 +160,7 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         as_planned=as_planned(planned) if others == "all" else None,
         unsure=tuple(_unsure(planned)),
         notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
+        chosen_from=planned.problem.chosen_from,
         chosen="" if experiment.chosen is None else experiment.chosen.why,
         derived=planned.derived,
         remarks=planned.remarks,
@@ -257,7 +260,10 @@ def _assumptions(planned: Planned) -> Iterator[str]:
     if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
         yield "one offer at a time in each stage (mixed stages are only planned for small jobs)"
     for quota, vcpus in plan.vcpu_quotas.items():
-        yield f"quota {quota}: {vcpus} vCPUs at once"
+        if quota == THIS_MACHINE:
+            yield "no more emulated GPUs than this machine can train at their pace"
+        else:
+            yield f"quota {quota}: {vcpus} vCPUs at once"
 
 
 def _spot_text(planned: Planned) -> Iterator[str]:
@@ -319,6 +325,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "fleet_rule": plan.fleet_rule,
         "rules": plan.rules,
         "chosen": proposal.chosen,
+        "chosen_from": proposal.chosen_from,
         "derived_deadline": proposal.derived,
         "short_of": proposal.short_of,
         "trials": proposal.trials,

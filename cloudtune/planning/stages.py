@@ -53,13 +53,23 @@ Aim = Literal["cost", "time", "trials"]
 class Problem:
     """What can be rented for an experiment, at which prices, and how its script runs there.
 
-    `notes` say what a person should know of that.
+    `notes` say what a person should know of that; `chosen_from` says what the run chooses from,
+    where the experiment leaves that open, and what stands in the way of more. The experiment has
+    the bounds of the fleet set.
     """
 
     experiment: Experiment
     catalog: Catalog
     rentables: tuple[Rentable, ...]
     notes: tuple[str, ...] = ()
+    chosen_from: tuple[str, ...] = ()
+
+    @property
+    def max_instances(self) -> int:
+        """How many instances may be alive at once."""
+        most = self.experiment.cloud.max_instances
+        assert most is not None, "the bounds of the fleet are set where the problem is made"
+        return most
 
 
 @dataclass(frozen=True)
@@ -195,17 +205,16 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
     """Return what a planner is asked, for limits that are the plan's own."""
     experiment = problem.experiment
     rentables = problem.rentables
-    cloud = experiment.cloud
     count = len(trials(experiment))
-    ways = sum(len(rentable.profile.widths) for rentable in rentables) * cloud.max_instances
+    ways = sum(len(rentable.profile.widths) for rentable in rentables) * problem.max_instances
     return PlanRequest(
         work=work(experiment, count, experiment.span.max),
         rentables=rentables,
         limits=limits,
-        max_instances=cloud.max_instances,
+        max_instances=problem.max_instances,
         charges=charges_of(experiment),
         objective="cost" if objective == "trials" else objective,
-        vcpu_quotas=cloud.vcpu_quotas,
+        vcpu_quotas=experiment.cloud.vcpu_quotas,
         mix=2 if count * ways**2 <= _MIXED_WAYS else 1,
     )
 

@@ -212,10 +212,10 @@ def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
             f"--widths {width}: {name} has {offer.gpus} GPUs, and a trial on several instances has "
             f"all of theirs: {width - width % offer.gpus} or {instances * offer.gpus}"
         )
-    if instances > experiment.cloud.max_instances:
+    cap = experiment.cloud.max_instances
+    if cap is not None and instances > cap:
         raise UsageError(
-            f"--widths {width}: that takes {instances} {name}, and cloud.max_instances is "
-            f"{experiment.cloud.max_instances}"
+            f"--widths {width}: that takes {instances} {name}, and cloud.max_instances is {cap}"
         )
 
 

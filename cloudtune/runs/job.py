@@ -235,7 +235,7 @@ def context_of(
     """Return the context from which an experiment's strategy, allocator and fleet are built."""
     return BuildContext(
         rentables=tuple(rentables),
-        max_instances=experiment.cloud.max_instances,
+        max_instances=max_instances(experiment, rentables),
         limits=limits,
         mode=experiment.metric.mode,
         min_epochs=experiment.span.min,
@@ -246,6 +246,12 @@ def context_of(
         switches=switches_of(experiment),
         inherit=experiment.strategy.inherit,
     )
+
+
+def max_instances(experiment: Experiment, rentables: Sequence[Rentable]) -> int:
+    """Return how many instances may be alive at once: as planned, or else as each offer allows."""
+    named = experiment.cloud.max_instances
+    return max((it.most for it in rentables), default=1) if named is None else named
 
 
 def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:

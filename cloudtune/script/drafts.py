@@ -158,8 +158,7 @@ _AFTER: Final = (
     "",
     "cloud:",
     "  provider: emulated  # EC2 emulated here, nothing is paid; local: this machine; aws",
-    "  instances: [g4dn.12xlarge]  # `cloudtune catalog` has the others",
-    "  max_instances: 4",
+    "  # instances: [g5.*]  # without it any type that the limits buy most on",
     "",
 )
 

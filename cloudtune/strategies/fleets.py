@@ -1,5 +1,6 @@
 """Fleet rules of runs without planned stages: how many instances there should be."""
 
+import bisect
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -198,9 +199,11 @@ class SpendingFleet(Unplanned):
             fleet[offer] = min(view.held.get(offer, 0), room)
             rate -= fleet[offer] * offer.usd_per_second
             gpus -= fleet[offer] * offer.gpus
-        more = min(_paid(rate, willing), _instances(willing, gpus), self._room(willing, fleet))
+        more = min(
+            _paid(rate, willing), _instances(willing, gpus), self._room(view, willing, fleet)
+        )
         if not fleet.total() and gpus > 0:
-            more = max(1, more)
+            more = max(1, more)  # the cloud may refuse it, but a run of no instance would hang
         fleet[willing] += more
         rate -= more * willing.usd_per_second
         gpus -= more * willing.gpus
@@ -217,18 +220,22 @@ class SpendingFleet(Unplanned):
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
             more = min(paid, _instances(offer, gpus))
-            more = min(more, self._room(offer, fleet))
+            more = min(more, self._room(view, offer, fleet))
             if more > 0:
                 fleet[offer] += more
                 rate -= more * offer.usd_per_second
                 gpus -= more * offer.gpus
 
-    def _room(self, offer: Offer, fleet: Counter[Offer]) -> int:
+    def _room(self, view: View, offer: Offer, fleet: Counter[Offer]) -> int:
+        """Return how many more instances of an offer the cap and the quotas admit."""
         offers = self._spending.offers
-        room = min(
-            offers.rentable(offer).most - fleet[offer], offers.means.instances - fleet.total()
-        )
-        return int(max(0, room))
+        total = offers.means.instances - fleet.total()
+        room = int(max(0, min(offers.rentable(offer).most - fleet[offer], total)))
+
+        def is_too_many(more: int) -> bool:
+            return not view.admits(fleet + Counter({offer: more}))
+
+        return bisect.bisect_left(range(1, room + 1), True, key=is_too_many)
 
     def _free(self, planned: Offer, count: int, gpus: float) -> Mapping[Offer, int]:
         """Return instances that cost nothing: all of them, if all of the planned offer are."""

@@ -1,6 +1,7 @@
 # ruff: noqa: ARG002  a cloud that needs few of the arguments
 """The emulated EC2 as a cloud to rent from, and the base of all clouds on this machine."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,10 @@ from cloudtune.model.scaling import ScalingProfile
 
 IMAGE = "ami-0c1000000000e8664"
 _HOME_REGION = "us-east-1"
+# The share of this machine's cores that emulated GPUs may keep busy.
+_BUSY = 0.5
+# Memory of a trial's worker: Python with torch, a small model and its data.
+_WORKER_MIB = 700
 
 
 class OnThisMachine(Ec2Speaking):
@@ -64,6 +69,16 @@ class Emulated(OnThisMachine):
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         return pricing.catalog(settings.region, markets, settings.zones)
+
+    def host_permille(self, machine: InstanceType) -> int:
+        """Return what the GPUs of an instance take of the cores and the memory, the larger one.
+
+        Half of the cores is left for starting workers, and for the person in front of them.
+        """
+        factor, _ = pacing.core_factor(machine.gpu)
+        cores = machine.gpus / factor / (_BUSY * this_machine.cores())
+        memory = machine.gpus * _WORKER_MIB / this_machine.memory_mib()
+        return math.ceil(1000 * max(cores, memory))
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         machine = self.known_types()[profile.instance_type]

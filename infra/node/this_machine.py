@@ -59,7 +59,7 @@ def this_machine(slots: int | None = None) -> InstanceType:
         gpu=next(iter(models)),
         gpu_memory_mib=min((gpu.memory_mib for gpu in taken), default=0),
         vcpus=cores(),
-        memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        memory_mib=memory_mib(),
         gpu_maker="nvidia" if taken else "",
     )
 
@@ -90,6 +90,11 @@ def cores() -> int:
         return max(1, min(allowed, int(quota) // int(period)))
     except (OSError, ValueError):  # no such quota, or "max"
         return allowed
+
+
+def memory_mib() -> int:
+    """Return this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 
 
 def physical_cores() -> int:

@@ -52,12 +52,12 @@ class RayCluster(Provider):
         view = _view(settings)
         view.check_versions()
         fields: dict[str, object] = {"address": view.address, "region": view.address}
-        written = "max_instances" in settings.model_fields_set
-        if not written or not view.scales():
+        named = settings.max_instances
+        if named is None or not view.scales():
             gpus = {kind.name: kind.gpus for kind in self.instance_types(settings)}
             kinds = [node.kind for node in view.nodes() if node.kind.name in gpus]
             most = max(1, sum([kind.gpus // gpus[kind.name] for kind in kinds]))
-            fields["max_instances"] = min(most, settings.max_instances) if written else most
+            fields["max_instances"] = most if named is None else min(most, named)
         cloud = settings.model_copy(update=fields)
         return experiment.model_copy(update={"cloud": cloud})
 

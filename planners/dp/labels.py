@@ -96,7 +96,7 @@ class DelayColumns:
     def vcpus(request: PlanRequest, quota: str) -> Ints:
         """Return the vCPUs that an instance of each rentable counts against a quota."""
         offers = [rentable.offer for rentable in request.rentables]
-        counted = [o.instance_type.vcpus if o.quota == quota else 0 for o in offers]
+        counted = [o.instance_type.quota_units if o.quota == quota else 0 for o in offers]
         return np.array([*counted, 0])
 
 

@@ -224,7 +224,7 @@ def _most(request: PlanRequest, rentable: Rentable) -> int:
     """Return how many instances of an offer may be alive at once, by all limits."""
     most = min(rentable.most, request.max_instances)
     quota = request.vcpu_quotas.get(rentable.offer.quota)
-    vcpus = rentable.offer.instance_type.vcpus
+    vcpus = rentable.offer.instance_type.quota_units
     return most if quota is None or vcpus == 0 else min(most, quota // vcpus)
 
 
@@ -273,7 +273,7 @@ def _together(request: PlanRequest, *parts: Part) -> bool:
     used: dict[str, int] = {}
     for index, count, *_ in parts:
         offer = request.rentables[index].offer
-        used[offer.quota] = used.get(offer.quota, 0) + count * offer.instance_type.vcpus
+        used[offer.quota] = used.get(offer.quota, 0) + count * offer.instance_type.quota_units
     return all(used[quota] <= request.vcpu_quotas.get(quota, math.inf) for quota in used)
 
 
@@ -362,7 +362,7 @@ class _Figures:
             (rentable.gpus, *billing, quota),
             offer.usd_per_second,
             _most(request, rentable),
-            offer.instance_type.vcpus if quota else 0,
+            offer.instance_type.quota_units if quota else 0,
             {width: rentable.epoch_seconds(width) for width in profile.widths},
             tuple(delay.mean for delay in delays),
             _rivals_needed(request, rentable),

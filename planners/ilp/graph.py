@@ -227,7 +227,7 @@ def _parts(rentable: Rentable) -> list[Part]:
 def _allowed(request: PlanRequest, parts: Sequence[Part]) -> bool:
     quotas = {offer.quota for offer, *_ in parts} & request.vcpu_quotas.keys()
     return sum(count for _, count, _ in parts) <= request.max_instances and all(
-        sum(n * offer.instance_type.vcpus for offer, n, _ in parts if offer.quota == quota)
+        sum(n * offer.instance_type.quota_units for offer, n, _ in parts if offer.quota == quota)
         <= request.vcpu_quotas[quota]
         for quota in quotas
     )

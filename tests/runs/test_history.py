@@ -39,7 +39,7 @@ epochs: {{min: 1, max: 9}}
 strategy: {strategy}
 history: {history}
 limits: {{deadline: 2h, budget: $40}}
-cloud: {{provider: {provider}, instances: [{machines}], max_instances: 2}}
+cloud: {{provider: {provider}, instances: [{machines}], market: {market}, max_instances: 2}}
 seed: {seed}
 """
 
@@ -76,6 +76,7 @@ class Place:
             "seed": 1,
             "provider": "emulated",
             "machines": "g4dn.12xlarge",
+            "market": "on-demand",
         }
         path = self.folder / "experiment.yaml"
         path.write_text(TEXT.format(**{**given, **fields}))
