@@ -125,7 +125,9 @@ def make_plan(
         if not force:
             # Only runs show whether a cheaper plan is safe enough, too.
             planned = _by_runs(question, runs, best=planned) or planned
-    return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
+    occupancy = [problem.occupancy] if problem.occupancy else []
+    remarks = (*occupancy, *planned.remarks, *_cliffs(planned))
+    return replace(planned, derived=derived, remarks=remarks)
 
 
 def _searched(question: Question, runs: int, *, force: bool = False) -> Planned:

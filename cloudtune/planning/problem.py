@@ -97,6 +97,7 @@ def problem_of(
     runs, time_notes = history.times_of(experiment)
     types = provider.known_types()
     waits = provider.waits(experiment.cloud)
+    occupancy = provider.occupancy(experiment.cloud)
     timed = partial(
         with_earlier_runs,
         runs=runs,
@@ -138,7 +139,28 @@ def problem_of(
             rentables.append(
                 _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
             )
-    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)))
+    rentables, room = _with_capacity(rentables, experiment)
+    notes += room
+    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)), occupancy)
+
+
+def _with_capacity(
+    rentables: Sequence[Rentable], experiment: Experiment
+) -> tuple[list[Rentable], list[str]]:
+    """Return rentables of which no more may be rented than there are, and notes on the others."""
+    names = tuple(rentable.offer.instance_type.name for rentable in rentables)
+    settings = experiment.cloud.model_copy(update={"instances": names})
+    capacity = provider_named(settings.provider).capacity(settings)
+    present = []
+    notes = []
+    for rentable in rentables:
+        name = rentable.offer.instance_type.name
+        count = min(rentable.most, capacity.get(name, rentable.most))
+        if count:
+            present.append(replace(rentable, most=count))
+        else:
+            notes.append(f"{name}: its machines are planned as another type, too, and count once")
+    return present, notes
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:

@@ -53,13 +53,14 @@ Aim = Literal["cost", "time", "trials"]
 class Problem:
     """What can be rented for an experiment, at which prices, and how its script runs there.
 
-    `notes` say what a person should know of that.
+    `notes` say what a person should know of that, `occupancy` what others hold of it now.
     """
 
     experiment: Experiment
     catalog: Catalog
     rentables: tuple[Rentable, ...]
     notes: tuple[str, ...] = ()
+    occupancy: str = ""
 
 
 @dataclass(frozen=True)

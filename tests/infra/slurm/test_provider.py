@@ -120,11 +120,53 @@ def test_nodes_with_the_same_gpus_are_one_kind(monkeypatch: pytest.MonkeyPatch) 
     result = nodes.kinds()
     assert set(result) == {"big:8x-A100", "big:32-cores"}
     kind = result["big:8x-A100"]
-    assert (kind.nodes, kind.cores, kind.memory, kind.limit_seconds) == (2, 64, 400000, 86400.0)
+    assert kind.hosts == {"n1", "n2"}
+    assert (kind.cores, kind.memory, kind.limit_seconds) == (64, 400000, 86400.0)
     half = kind.instance("big:8x-A100", 4)
     assert half is not None
     assert (half.gpus, half.gpu, half.vcpus) == (4, "a100", 32)
     assert "--gpus-per-node=A100:4" in nodes.options_of(kind, half), "types are written as they are"
+
+
+def test_a_node_of_two_partitions_counts_once() -> None:
+    asked = experiment(instances=("*",), slots=1)
+    assert SLURM.capacity(asked.cloud) == {"cpu": 1, "gpu": 2, "urgent": 0}
+    assert asked.cloud.max_instances == 3
+    assert experiment(instances=("urgent",)).cloud.max_instances == 1
+    assert experiment(instances=("*",), max_instances=9).cloud.max_instances == 2
+
+
+def test_a_shared_node_is_planned_where_it_is_cheapest() -> None:
+    asked = experiment(instances=("cpu", "urgent"), prices={"cpu": 2, "urgent": 1})
+    assert SLURM.capacity(asked.cloud) == {"cpu": 0, "urgent": 1}
+
+
+OVERLAPPING = """\
+short*|gpu:a100:8|64|500000|8:00:00|idle|n1
+short*|gpu:a100:8|64|500000|8:00:00|idle|n2
+short*|gpu:a100:8|64|500000|8:00:00|idle|n3
+long|gpu:a100:8|64|500000|7-00:00:00|mixed|n3
+long|gpu:a100:8|64|500000|7-00:00:00|idle|n4
+apart|gpu:a100:8|64|500000|8:00:00|idle|n5
+"""
+
+
+def test_fleets_of_overlapping_partitions_have_no_more_instances_than_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    settings = {"provider": "slurm", "slots": 4}
+    fields = {**FIELDS, "cloud": settings, "directory": tmp_path}
+    monkeypatch.setattr("cloudtune.infra.slurm.nodes.cluster_name", lambda: "lab")
+    monkeypatch.setattr(nodes, "ask", lambda *_: OVERLAPPING)
+    everywhere = SLURM.with_account_defaults(Experiment(**fields))
+    assert everywhere.cloud.max_instances == 10
+    profiles = [speed(name, 10.0) for name in ("short", "long")]
+    planned = problem_of(everywhere, profiles)
+    most = {rentable.offer.instance_type.name: rentable.most for rentable in planned.rentables}
+    assert most == {"short": 4, "long": 4}, "n3 may be used for longest in long"
+    alone = problem_of(everywhere, profiles[:1])
+    assert [rentable.most for rentable in alone.rentables] == [6], "n3 isn't planned elsewhere"
 
 
 def test_another_cluster_is_refused() -> None:
