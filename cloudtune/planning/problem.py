@@ -45,7 +45,11 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     catalog = provider.catalog(cloud, markets or markets_of(experiment), home.home())
     added = experiment.charges.per_instance_hour or 0.0
     billing = cloud.billing
-    offers = tuple(replace(offer, added_usd_per_hour=added) for offer in catalog.offers)
+    in_gpu_hours = cloud.counts_gpu_hours and not experiment.charges.any
+    offers = tuple(
+        replace(offer, added_usd_per_hour=added, in_gpu_hours=in_gpu_hours)
+        for offer in catalog.offers
+    )
     if billing.unit is not None:
         offers = tuple(offer.billed(billing.unit, billing.minimum) for offer in offers)
     return replace(catalog, offers=offers)
@@ -113,8 +117,8 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
-    if experiment.limits.gpu_hours is not None:
-        fetched = [*fetched, "limits.gpu_hours: $1 stands for a GPU-hour"]
+    if experiment.cloud.counts_gpu_hours and experiment.charges.any:
+        fetched = [*fetched, "$1 stands for a GPU-hour, beside the dollars of charges"]
     notes = [*time_notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type

@@ -83,7 +83,7 @@ class RayCluster(Provider):
         gpus = sum([node.kind.gpus for node in nodes])
         if free == gpus:
             return ""
-        return f"{free} of the cluster's {counted(gpus, 'GPU')} free now: plans count on all of them"
+        return f"{free} of the cluster's {counted(gpus, 'GPU')} free now: the plan counts on all"
 
     def check(self, experiment: Experiment) -> None:
         """Pass if the nodes may share the storage, and have the Python that is asked for.
