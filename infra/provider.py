@@ -232,7 +232,7 @@ class Provider(Protocol):
             UsageError: something is missing; the message says what to write.
         """
 
-    def waits(self, settings: Settings) -> Mapping[str, float]:
+    def waits(self, experiment: Experiment) -> Mapping[str, float]:
         """Return the seconds that a launch of each type waits now, if the cloud predicts it."""
         return {}
 

@@ -100,8 +100,7 @@ def problem_of(
     provider = provider_named(experiment.cloud.provider)
     runs, time_notes = history.times_of(experiment)
     types = provider.known_types()
-    waits = provider.waits(experiment.cloud)
-    occupancy = provider.occupancy(experiment.cloud)
+    waits = provider.waits(experiment)
     timed = partial(
         with_earlier_runs,
         runs=runs,
@@ -117,9 +116,7 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
-    if experiment.cloud.counts_gpu_hours and experiment.charges.any:
-        fetched = [*fetched, "$1 stands for a GPU-hour, beside the dollars of charges"]
-    notes = [*time_notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
+    notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
@@ -143,9 +140,10 @@ def problem_of(
             rentables.append(
                 _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
             )
-    rentables, room = _with_capacity(rentables, experiment)
-    notes += room
-    return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)), occupancy)
+    present, absent = _with_capacity(rentables, experiment)
+    notes = list(dict.fromkeys([*notes, *absent]))
+    occupancy = provider.occupancy(experiment.cloud)
+    return Problem(experiment, catalog, tuple(present), tuple(notes), occupancy)
 
 
 def _with_capacity(
@@ -284,8 +282,10 @@ def _derived(
     return min(candidates, key=lambda profile: profile.error, default=None)
 
 
-def _begun_again(experiment: Experiment) -> Iterator[str]:
-    """Yield what pauses cost if a trial has no checkpoint to resume from."""
+def _about_experiment(experiment: Experiment) -> Iterator[str]:
+    """Yield what dollars stand for beside charges, and what pauses cost without checkpoints."""
+    if experiment.cloud.counts_gpu_hours and experiment.charges.any:
+        yield "$1 stands for a GPU-hour, beside the dollars of charges"
     name = experiment.strategy_name
     if not experiment.can_resume and name not in STAYING:
         yield (

@@ -10,7 +10,7 @@ from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Provider
 from cloudtune.infra.slurm import nodes
-from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start
+from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start, time_option
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
 from cloudtune.model.scaling import ScalingProfile
@@ -136,21 +136,29 @@ class Slurm(Provider):
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what sbatch says against a job of each type; nothing is queued."""
-        _, problems = self._foretold(experiment.cloud)
+        _, problems = self._foretold(experiment)
         return problems
 
-    def waits(self, settings: Settings) -> Mapping[str, float]:
+    def waits(self, experiment: Experiment) -> Mapping[str, float]:
         """Return how long Slurm expects a job of each type to wait in its queue."""
-        starts, _ = self._foretold(settings)
+        starts, _ = self._foretold(experiment)
         return {name: max(0.0, start - unix_time()) for name, start in starts.items()}
 
-    def _foretold(self, settings: Settings) -> tuple[dict[str, float], list[str]]:
-        """Return when a job of each type would start, and what sbatch says against the others."""
+    def _foretold(self, experiment: Experiment) -> tuple[dict[str, float], list[str]]:
+        """Return when a job of each type would start, and what sbatch says against the others.
+
+        A job asks for the time until the deadline: one that takes longer may start later, or never.
+        """
+        settings = experiment.cloud
+        deadline = experiment.limits.deadline
         starts = {}
         problems = []
         for kind, machine in self._named(settings):
+            options = _options(settings, kind, machine)
+            if deadline is not None:
+                options = [time_option(min(deadline, kind.limit_seconds)), *options]
             try:
-                starts[machine.name] = foretold_start(_options(settings, kind, machine))
+                starts[machine.name] = foretold_start(options)
             except SlurmError as error:
                 problems.append(f"{machine.name}: {error}")
         return starts, problems

@@ -15,6 +15,7 @@ import pytest
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.experiment.schema import LimitSettings
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to
 from cloudtune.infra.slurm import nodes
@@ -193,6 +194,19 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     free = problem_of(asked, [speed("cpu", 10.0)])
     assert not any("queue" in it for it in free.notes)
     assert make_plan(free, Limits()).plan.estimate.seconds < 600
+
+
+def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
+    """From half an hour on the node is reserved for somebody else."""
+    (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    begin = f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(time.time() + 1800))}"
+    what = ("ReservationName=theirs", begin, "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT")
+    lab.ask("scontrol", "create", "reservation", *what)
+    asked = experiment().model_copy(update={"directory": tmp_path})
+    short = asked.model_copy(update={"limits": LimitSettings(deadline="10m")})
+    waits = [problem_of(it, [speed("cpu", 10.0)]).notes for it in (asked, short)]
+    lab.ask("scontrol", "delete", "ReservationName=theirs")
+    assert [any("the queue lets" in note for note in notes) for notes in waits] == [True, False]
 
 
 def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
