@@ -89,9 +89,9 @@ def test_a_plan_says_how_many_gpus_are_free(tmp_path: Path) -> None:
     planned = make_plan(problem_of(asked, [speed("2x-gpu", 10.0)]), Limits(3600.0))
     file = io.StringIO()
     show_head(Console(file=file, width=100, highlight=False), propose(planned, others="none"))
+    calls.terminate([instance])
     assert "kept in 100 %" in file.getvalue()
     assert "0 of the cluster's 2 GPUs free now: the plan counts on all" in file.getvalue()
-    calls.terminate([instance])
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path:
     what = ("ReservationName=theirs", begin, "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT")
     lab.ask("scontrol", "create", "reservation", *what)
     asked = experiment().model_copy(update={"directory": tmp_path})
-    short = asked.model_copy(update={"limits": LimitSettings(deadline="10m")})
+    short = asked.model_copy(update={"limits": LimitSettings.model_validate({"deadline": "10m"})})
     waits = [problem_of(it, [speed("cpu", 10.0)]).notes for it in (asked, short)]
     lab.ask("scontrol", "delete", "ReservationName=theirs")
     assert [any("the queue lets" in note for note in notes) for notes in waits] == [True, False]
