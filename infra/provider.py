@@ -232,9 +232,21 @@ class Provider(Protocol):
             UsageError: something is missing; the message says what to write.
         """
 
-    def waits(self, settings: Settings) -> Mapping[str, float]:
+    def waits(self, experiment: Experiment) -> Mapping[str, float]:
         """Return the seconds that a launch of each type waits now, if the cloud predicts it."""
         return {}
+
+    def capacity(self, settings: Settings) -> Mapping[str, int]:
+        """Return how many instances there are of each type that the experiment names.
+
+        A type without a known number is left out. No machine counts twice, so the sum is how many
+        instances there can be at once.
+        """
+        return {}
+
+    def occupancy(self, settings: Settings) -> str:
+        """Return how much of a cluster others hold now, in a line; "" if nothing or unknown."""
+        return ""
 
     def shared_cores(self) -> int | None:
         """Return the cores that all instances share; None if each has its own."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from cloudtune.model.plans import Limits, Objective, Plan, RunPlan
-from cloudtune.model.text import limit_texts
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.text import cost_format, limit_texts
+from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid, gap_to, least_of
 from cloudtune.planners.dp.search import search_of
@@ -68,10 +68,11 @@ def start_limits(request: PlanRequest) -> PlanRequest:
 
 def refuse(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> InfeasibleError:
     """Return the error for limits that no plan meets; it names the nearest plans."""
-    return InfeasibleError(_why(request.limits, fastest, cheapest), fastest, cheapest)
+    return InfeasibleError(_why(request, fastest, cheapest), fastest, cheapest)
 
 
-def _why(limits: Limits, fastest: Plan | None, cheapest: Plan | None) -> str:
+def _why(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> str:
+    limits = request.limits
     if fastest is None or cheapest is None:
         return (
             "no measured width fits on the instances allowed; raise cloud.max_instances, or the "
@@ -87,15 +88,16 @@ def _why(limits: Limits, fastest: Plan | None, cheapest: Plan | None) -> str:
         ends = f"The fastest takes {described(fastest)}; the cheapest takes {described(cheapest)}"
     options = [f"--{name}" for name, limit in asdict(limits).items() if limit is not None]
     return (
-        f"no plan finishes {wanted(limits)}. {ends}. "
+        f"no plan finishes {describe_limits(request)}. {ends}. "
         f"Raise {' or '.join(options)}, try fewer trials, or let the run stop at its limits "
         "with `cloudtune run --force`."
     )
 
 
-def wanted(limits: Limits) -> str:
+def describe_limits(request: PlanRequest) -> str:
     """Return "within 2h for $40.00"."""
-    return " ".join(limit_texts(limits, "within ", "for "))
+    cost = cost_format(rentable.offer for rentable in request.rentables)
+    return " ".join(limit_texts(request.limits, "within ", "for ", cost))
 
 
 def described(plan: Plan) -> str:
@@ -106,7 +108,7 @@ def described(plan: Plan) -> str:
         most[name] = max(most.get(name, 0), *sizes)
     fleet = ", ".join(f"{count} x {name}" for name, count in most.items())
     estimate = plan.estimate
-    price = f" and {format_dollars(estimate.dollars)}" if estimate.dollars else ""
+    price = f" and {cost_format(plan.offers)(estimate.dollars)}" if estimate.dollars else ""
     return f"{format_seconds(estimate.seconds)}{price} ({fleet})"
 
 

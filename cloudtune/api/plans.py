@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtune.api import experiments
 from cloudtune.api.regions import for_renting
 from cloudtune.api.tables import frame, notebook_table
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.text import cost_format
+from cloudtune.model.units import format_seconds
 from cloudtune.planning import make, plan_file, proposal
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
@@ -199,10 +200,11 @@ class Plan:
         low = format_seconds(forecast.seconds.p5)
         high = format_seconds(forecast.seconds.p95)
         yield "takes", f"{format_seconds(self.seconds)} ({low} to {high})"
-        low = format_dollars(forecast.dollars.p5)
-        high = format_dollars(forecast.dollars.p95)
+        cost = cost_format(plan.offers)
+        low = cost(forecast.dollars.p5)
+        high = cost(forecast.dollars.p95)
         if not self.proposal.plan.free:
-            yield "costs", f"{format_dollars(self.dollars)} ({low} to {high})"
+            yield "costs", f"{cost(self.dollars)} ({low} to {high})"
         if self.within is not None:
             yield "keeps its limits", f"in {self.within:.0%} of {forecast.samples} simulated runs"
         fleet = ", ".join(

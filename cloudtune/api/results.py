@@ -11,8 +11,9 @@ from cloudtune.api.tables import frame, notebook_table
 from cloudtune.display.pages import document, reports
 from cloudtune.engine.record.gpu_series import gpu_uses
 from cloudtune.errors import UsageError
+from cloudtune.model.text import cost_format
 from cloudtune.model.trial import better, flat, nested
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.units import format_seconds
 from cloudtune.private_files import a_guest
 from cloudtune.runs import home, report
 
@@ -373,9 +374,8 @@ class Result:
         took = format_seconds(self.seconds)
         planned = format_seconds(plan.seconds)
         yield "took", f"{took} (planned {planned})"
-        cost = format_dollars(self.cost.dollars)
-        planned = format_dollars(plan.dollars)
-        yield "cost", f"{cost} (planned {planned})"
+        cost = cost_format(self.report.job.plan.offers)
+        yield "cost", f"{cost(self.cost.dollars)} (planned {cost(plan.dollars)})"
         yield "trials", f"{len(self.trials)}, {len(self.history)} epochs in all"
 
     @cached_property

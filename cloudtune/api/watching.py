@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cloudtune.display.live.panel import RunPanel
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.ledger import Entry, entry_of, read_header
+from cloudtune.model.text import cost_format
 from cloudtune.runs.job import basis_of
 from cloudtune.strategies.rungs import rung_epochs
 
@@ -111,6 +112,7 @@ def screen_of(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
         forecast=job.plan.forecast,
         before=job.measuring,
         free=job.plan.free,
+        cost=cost_format(job.plan.offers),
         emulated=basis_of(job.experiment, job.rentables).emulated,
         scale=job.experiment.scale,
     )

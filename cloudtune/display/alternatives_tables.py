@@ -1,11 +1,11 @@
 """Tables of alternatives: other plans, the front, fewer trials, other planners."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cloudtune.display.terminal import Sheet, beside
 from cloudtune.model.plans import Estimate, Plan, RunPlan
-from cloudtune.model.text import counted, fleet_text, offer_text, percent
+from cloudtune.model.text import cost_format, counted, fleet_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning.alternatives import Against
 from cloudtune.planning.proposal import Proposal
@@ -18,7 +18,10 @@ def alternatives(proposal: Proposal) -> Sheet:
     rows = [_alternative(proposal, "this plan", chosen, "")]
     rows += [
         _alternative(
-            proposal, other.name, other.plan, difference(other.plan.estimate, chosen.estimate)
+            proposal,
+            other.name,
+            other.plan,
+            difference(other.plan.estimate, chosen.estimate, cost_format(chosen.offers)),
         )
         for other in proposal.alternatives
     ]
@@ -36,8 +39,8 @@ def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> 
     return (
         name,
         "" if plan.followed is None else fleet_text(plan.followed),
-        *_price(plan.estimate),
-        format_dollars(plan.forecast.dollars.p95),
+        *_price(plan),
+        cost_format(plan.offers)(plan.forecast.dollars.p95),
         instead,
         _kept(proposal, plan),
     )
@@ -55,12 +58,13 @@ def _kept(proposal: Proposal, plan: RunPlan) -> str:
 def front(proposal: Proposal) -> Sheet:
     """Return the points of the front, from the fastest to the cheapest, by their numbers."""
     chosen = (proposal.as_planned or proposal.plan).estimate
+    cost = cost_format(proposal.plan.offers)
     rows = tuple(
         (
             f"{point.number}",
             fleet_text(point.staged),
-            *_price(point.plan.estimate),
-            difference(point.plan.estimate, chosen),
+            *_price(point.plan),
+            difference(point.plan.estimate, chosen, cost),
             _kept(proposal, point.plan),
         )
         for point in proposal.front
@@ -75,13 +79,15 @@ def front(proposal: Proposal) -> Sheet:
     )
 
 
-def difference(other: Estimate, chosen: Estimate) -> str:
+def difference(
+    other: Estimate, chosen: Estimate, cost: Callable[[float], str] = format_dollars
+) -> str:
     """Return the difference of another plan in cost and time: "+$1.20, 12m sooner"."""
     dollars = other.dollars - chosen.dollars
     seconds = other.seconds - chosen.seconds
     parts = []
     if abs(dollars) >= 0.0005:
-        parts.append(f"{'+' if dollars > 0 else ''}{format_dollars(dollars)}")
+        parts.append(f"{'+' if dollars > 0 else ''}{cost(dollars)}")
     if abs(seconds) >= 0.5:
         parts.append(f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'sooner'}")
     return ", ".join(parts) or "the same"
@@ -89,17 +95,16 @@ def difference(other: Estimate, chosen: Estimate) -> str:
 
 def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
     """Return the existing plans among those nearest to limits that none keeps."""
-    rows = tuple(
-        (name, fleet_text(plan), *_price(plan.estimate)) for name, plan in plans.items() if plan
-    )
+    rows = tuple((name, fleet_text(plan), *_price(plan)) for name, plan in plans.items() if plan)
     columns = ("plan", "machines", "time", "cost")
     left = frozenset({"plan", "machines"})
     wraps = frozenset({"machines"})
     return Sheet(beside("The closest plan", basis), columns, rows, left, wraps)
 
 
-def _price(estimate: Estimate) -> tuple[str, str]:
-    return (format_seconds(estimate.seconds), format_dollars(estimate.dollars))
+def _price(plan: Plan | RunPlan) -> tuple[str, str]:
+    estimate = plan.estimate
+    return (format_seconds(estimate.seconds), cost_format(plan.offers)(estimate.dollars))
 
 
 # Bills that differ by less than this share count as equal.
@@ -110,7 +115,8 @@ def bills(report: Report, against: Against, basis: str) -> Sheet:
     """Return what a run paid beside the simulated costs of its plan and of others."""
     followed = report.job.plan.followed
     title = f"What run {report.job.run} paid, and what others would have"
-    taken = (format_seconds(report.seconds), format_dollars(report.dollars))
+    cost = cost_format(report.job.plan.offers)
+    taken = (format_seconds(report.seconds), cost(report.dollars))
     rows = [
         ("this run, paid", _machines(report.job.plan), *_trained(report), *taken, "", ""),
         _bill("its plan, simulated", against.planned, against, report),
@@ -148,8 +154,8 @@ def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[s
         _machines(plan),
         f"{forecast.trials.p50:,.0f}",
         f"{forecast.epochs.p50 * every:,.0f}",
-        *_price(plan.estimate),
-        f"below {format_dollars(forecast.dollars.p95)}",
+        *_price(plan),
+        f"below {cost_format(plan.offers)(forecast.dollars.p95)}",
         _than(plan.estimate.dollars, report.dollars) + ", over a limit" * (not kept),
     )
 
@@ -176,7 +182,7 @@ def _than(dollars: float, paid: float) -> str:
 
 def random_text(report: Report, against: Against) -> str:
     """Return what random search buys for the same dollars, within the same deadline."""
-    paid = format_dollars(report.dollars)
+    paid = cost_format(report.job.plan.offers)(report.dollars)
     tried = len(report.policy.trials)
     if against.fully is None:
         return f"For {paid} random search without early stopping trains nothing by the deadline."

@@ -3,7 +3,7 @@
 At most 40 lines of 100 columns. `--verbose` and the HTML page show the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
@@ -13,6 +13,7 @@ from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
     age_text,
+    cost_format,
     counted,
     gpus_text,
     machine_text,
@@ -20,7 +21,7 @@ from cloudtune.model.text import (
     price_text,
     width_text,
 )
-from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.model.units import format_clock, format_seconds
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.planning.alternatives import NOTABLE, STATIC, Alternative, Point, for_one_screen
 from cloudtune.planning.proposal import Proposal
@@ -74,11 +75,12 @@ def expected(proposal: Proposal) -> Sheet:
     limits = proposal.limits
     forecast = plan.forecast
     estimate = plan.estimate
-    rows = [_row("time", estimate.seconds, forecast.seconds, limits.deadline, forecast.in_time)]
+    in_time = _against(limits.deadline, forecast.in_time, format_seconds)
+    rows = [("time", *_bounds(estimate.seconds, forecast.seconds, format_seconds), *in_time)]
     if not plan.free:
-        rows.append(
-            _row("cost", estimate.dollars, forecast.dollars, limits.budget, forecast.in_money)
-        )
+        cost = cost_format(plan.offers)
+        in_money = _against(limits.budget, forecast.in_money, cost)
+        rows.append(("cost", *_bounds(estimate.dollars, forecast.dollars, cost), *in_money))
     if plan.followed is None:
         scale = proposal.experiment.scale
         last = scale.counted(proposal.experiment.span.max)
@@ -92,13 +94,16 @@ def expected(proposal: Proposal) -> Sheet:
     return Sheet("", columns, tuple(rows), frozenset(columns))
 
 
-def _row(
-    name: str, value: float, spread: Spread, limit: float | None, chance: float | None
-) -> tuple[str, str, str, str, str]:
-    show = format_seconds if name == "time" else format_dollars
-    bound = "none" if limit is None else show(limit)
-    kept = "" if chance is None else percent(chance)
-    return name, show(value), f"below {show(spread.p95)}", bound, kept
+def _bounds(value: float, spread: Spread, show: Callable[[float], str]) -> tuple[str, str]:
+    """Return a figure as expected, and below what it is in 19 of 20 runs."""
+    return show(value), f"below {show(spread.p95)}"
+
+
+def _against(
+    limit: float | None, chance: float | None, show: Callable[[float], str]
+) -> tuple[str, str]:
+    """Return a limit, and how often it is kept."""
+    return "none" if limit is None else show(limit), "" if chance is None else percent(chance)
 
 
 def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
@@ -132,7 +137,7 @@ def facts(proposal: Proposal) -> list[Fact]:
     lines.append(Fact("machines", machines(plan)))
     billing = dict.fromkeys(offer.billing for offer in plan.launches)
     unusual = [fact for fact in billing if not fact.startswith("by the second")]
-    if unusual and not plan.free:
+    if unusual and not plan.free and not plan.in_gpu_hours:
         lines.append(Fact("billed", "; ".join(unusual)))
     charges = proposal.experiment.charges
     if charges.head is not None:
@@ -180,6 +185,7 @@ def fleet(plan: Plan) -> str:
 def stages(proposal: Proposal, plan: Plan) -> Sheet:
     """Return the stages, one row each, in at most eight rows."""
     scale = proposal.experiment.scale
+    cost = cost_format(plan.offers)
     rows: list[tuple[str, ...]] = []
     for number, stage in enumerate(plan.stages, start=1):
         groups = stage.groups
@@ -194,7 +200,7 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
                 on,
                 format_clock(stage.begin),
                 format_seconds(stage.seconds),
-                format_dollars(stage.dollars),
+                cost(stage.dollars),
                 f"{100 * stage.busy:.0f} %",
             )
         )
@@ -235,25 +241,26 @@ def instead(proposal: Proposal) -> Sheet | None:
 def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     """Yield what half and twice the budget would change, and the other market."""
     limits = proposal.limits
+    cost = cost_format(proposal.plan.offers)
     for other in proposal.alternatives:
         forecast = other.plan.forecast
         every = proposal.experiment.scale.every
         yield (
-            _named(other, limits),
+            _named(other, limits, cost),
             f"{forecast.trials.p50:,.0f}",
             f"{forecast.epochs.p50 * every:,.0f}",
             format_seconds(forecast.seconds.p50),
-            format_dollars(forecast.dollars.p50),
+            cost(forecast.dollars.p50),
         )
 
 
-def _named(other: Alternative, limits: Limits) -> str:
+def _named(other: Alternative, limits: Limits, cost: Callable[[float], str]) -> str:
     """Return an alternative with its own limit: "half the budget, $0.50"."""
     kind, _, what = other.name.partition(" the ")
     if what not in {"budget", "deadline"}:
         return f"{other.name} ({_kept(other)})"
     value = getattr(limits, what) * (0.5 if kind == "half" else 2.0)
-    shown = format_dollars(value) if what == "budget" else format_seconds(value)
+    shown = cost(value) if what == "budget" else format_seconds(value)
     return f"{other.name}, {shown}"
 
 
@@ -266,10 +273,11 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     """Yield the next faster and the next cheaper plan, a fixed cluster, and the other market."""
     chosen = proposal.plan.estimate
     steady = proposal.plan.forecast.source == "stages"
+    cost = cost_format(proposal.plan.offers)
     for name, point in _neighbours(proposal) if steady else ():
         over = proposal.broken(point.plan)
         hint = f"over the {over[0]}" if over else f"--point {point.number}"
-        yield _line(f"{name} ({hint})", fleet(point.staged), point.plan.estimate, chosen)
+        yield _line(f"{name} ({hint})", fleet(point.staged), point.plan.estimate, chosen, cost)
     by_name = {other.name: other for other in proposal.alternatives}
     for name in for_one_screen(proposal.plan):
         other = by_name.get(name)
@@ -287,16 +295,18 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
             label += f" (over the {broken[0]})"
         elif name != STATIC:
             label += f" ({_kept(other)})"
-        yield _line(label, fleet(other.plan.followed), other.plan.estimate, chosen)
+        yield _line(label, fleet(other.plan.followed), other.plan.estimate, chosen, cost)
 
 
-def _line(label: str, fleet: str, estimate: Estimate, chosen: Estimate) -> tuple[str, ...]:
+def _line(
+    label: str, fleet: str, estimate: Estimate, chosen: Estimate, cost: Callable[[float], str]
+) -> tuple[str, ...]:
     return (
         label,
         fleet,
         format_seconds(estimate.seconds),
-        format_dollars(estimate.dollars),
-        difference(estimate, chosen),
+        cost(estimate.dollars),
+        difference(estimate, chosen, cost),
     )
 
 
@@ -321,7 +331,7 @@ def rests_on(proposal: Proposal) -> list[Fact]:
     source = prices.source.partition(" (")[0]
     old = f" ({age_text(prices.age_days)}: `cloudtune catalog --refresh`)" * stale
     lines = [Fact("speed", _speed(proposal))]
-    if not plan.free:
+    if not plan.free and not plan.in_gpu_hours:
         lines.append(Fact("prices", f"{source}, {prices.as_of}{old}", stale))
         lines += [Fact("", warning, warning=True) for warning in prices.warnings]
     if plan.followed is not None:
@@ -359,11 +369,12 @@ def _speed(proposal: Proposal) -> str:
 
 
 def _worst(proposal: Proposal) -> str:
-    dollars = format_dollars(proposal.worst_dollars)
+    cost = cost_format(proposal.plan.offers)
+    dollars = cost(proposal.worst_dollars)
     if proposal.limits.budget is None:
         return f"{dollars}: {proposal.worst_why}"
     launches = counted(sum(proposal.plan.launches.values()), "instance")
-    budget = format_dollars(proposal.limits.budget)
+    budget = cost(proposal.limits.budget)
     dies = f"if this machine dies and leases have to end its {launches}"
     return f"the run stops below {budget}; {dollars} {dies}"
 

@@ -9,6 +9,7 @@ from cloudtune.model.text import (
     EPOCHS,
     Scale,
     age_text,
+    cost_format,
     counted,
     group_text,
     limits_text,
@@ -18,7 +19,7 @@ from cloudtune.model.text import (
     proof,
     width_text,
 )
-from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.model.units import format_clock, format_seconds
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import WHOSE
@@ -122,7 +123,7 @@ def price_facts(prices: PriceNote) -> list[Fact]:
 
 
 def _limits(proposal: Proposal) -> str:
-    limits = limits_text(proposal.limits)
+    limits = limits_text(proposal.limits, cost_format(proposal.plan.offers))
     if proposal.confidence is None or limits == "none":
         return limits
     return f"{limits}; to be kept with a probability of {percent(proposal.confidence)}"
@@ -157,7 +158,7 @@ def stages(plan: Plan, basis: str = "", *, free: bool = False, scale: Scale = EP
     total = (
         *("total", "", "", "", "", ""),
         format_seconds(plan.estimate.seconds),
-        format_dollars(plan.estimate.dollars),
+        cost_format(plan.offers)(plan.estimate.dollars),
         "",
     )
     columns = (
@@ -182,7 +183,7 @@ def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ..
     taken = (
         format_clock(stage.begin),
         format_seconds(stage.seconds),
-        format_dollars(stage.dollars),
+        cost_format(group.offer for group in stage.groups)(stage.dollars),
         f"{100 * stage.busy:.0f} %",
     )
     for group in stage.groups:
@@ -194,14 +195,19 @@ def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ..
 
 
 _COUNT = "{:,.4g}".format
-_FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("time", "seconds", format_seconds),
-    ("cost", "dollars", format_dollars),
-    ("trials started", "trials", _COUNT),
-    ("epochs of the best", "epochs", _COUNT),
-    ("GPU-hours paid", "gpu_hours", _COUNT),
-    ("instances at most", "instances", _COUNT),
-)
+
+
+def _figures(plan: RunPlan) -> Iterator[tuple[str, str, Callable[[float], str]]]:
+    """Yield the label, the name and the format of each figure of a plan's forecast."""
+    yield "time", "seconds", format_seconds
+    if not plan.free:
+        yield "cost", "dollars", cost_format(plan.offers)
+    yield "trials started", "trials", _COUNT
+    yield "epochs of the best", "epochs", _COUNT
+    yield "GPU-hours paid", "gpu_hours", _COUNT
+    yield "instances at most", "instances", _COUNT
+
+
 _SOURCES = {
     "stages": "Forecast of {samples:,} simulated runs (seed {seed})",
     "runs": "Forecast: the same policy in {samples:,} simulated runs, with made-up metrics",
@@ -224,8 +230,7 @@ def forecast(proposal: Proposal) -> Sheet:
             *_quantiles(outcome, name, show),
             *_against_limit(getattr(outcome, name), show, *kept.get(name, (None, None))),
         )
-        for label, name, show in _FIGURES
-        if not (proposal.plan.free and name == "dollars")
+        for label, name, show in _figures(proposal.plan)
     )
     columns = ("", "p5", "p50", "p95", "limit", "slack at p95", "kept in")
     title = _SOURCES[outcome.source].format(samples=outcome.samples, seed=outcome.seed)
@@ -250,8 +255,7 @@ def against(report: Report, title: str, word: str) -> Sheet:
     plan = report.job.plan
     rows = tuple(
         (label, *_quantiles(plan.forecast, name, show), show(getattr(report.figures, name)))
-        for label, name, show in _FIGURES
-        if not (plan.free and name == "dollars")
+        for label, name, show in _figures(plan)
     )
     columns = ("", "forecast p5", "p50", "p95", word)
     return Sheet(f"{title}: forecast / {word}", columns, rows, frozenset({""}))
@@ -351,7 +355,7 @@ def creation(proposal: Proposal) -> list[Fact]:
         for offer, count in plan.launches.items()
     ]
     label, most = ("launches", "") if plan.followed else ("rents", "up to ")
-    worst = f"{format_dollars(proposal.worst_dollars)}: {proposal.worst_why}"
+    worst = f"{cost_format(plan.offers)(proposal.worst_dollars)}: {proposal.worst_why}"
     head = "one process on this machine"
     price = proposal.experiment.charges.head
     if price is not None:
@@ -383,12 +387,13 @@ def _caps(proposal: Proposal) -> Iterator[Fact]:
     if plan.free:
         yield Fact("costs", "nothing: this machine has no price, and no charges are named")
         return
+    cost = cost_format(plan.offers)
     if budget is None:
         yield Fact("costs", "as much as it takes until then: no budget is set", warning=True)
     else:
-        yield Fact("costs", f"at most {format_dollars(budget)}: the budget")
+        yield Fact("costs", f"at most {cost(budget)}: the budget")
     if deadline is not None:
-        whole = format_dollars(deadline * plan.usd_per_second)
+        whole = cost(deadline * plan.usd_per_second)
         yield Fact("", f"its largest fleet until the deadline would be {whole}")
 
 

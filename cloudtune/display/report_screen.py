@@ -10,9 +10,18 @@ from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.accounting import Accounting, Amount
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.events import FORGOTTEN, InstanceGone
+from cloudtune.model.plans import RunPlan
 from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
-from cloudtune.model.text import Scale, counted, gpus_text, group_text, percent, width_text
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.text import (
+    Scale,
+    cost_format,
+    counted,
+    gpus_text,
+    group_text,
+    percent,
+    width_text,
+)
+from cloudtune.model.units import format_seconds
 from cloudtune.planning.alternatives import Against
 from cloudtune.policy.registry import WHOSE
 from cloudtune.running.cleanup import Found
@@ -81,7 +90,7 @@ def show_report(out: Console, report: Report) -> None:
     if plan.followed is None:
         print_sheet(out, plan_tables.rungs(report))
     if report.accounting.instances:
-        sheet = money(report.accounting, free=plan.free)
+        sheet = money(report.accounting, plan)
         print_sheet(out, sheet.beside("emulated" * report.basis.emulated))
         out.print(use(report.accounting, free=plan.free))
         gone = [it.event for it in report.entries if isinstance(it.event, InstanceGone)]
@@ -115,12 +124,13 @@ def planned_and_actual(report: Report) -> Sheet:
     plan = report.job.plan
     word = "actual" if report.job.run else "simulated"
     rests_on = basis_text(report)
+    cost = cost_format(plan.offers)
     if plan.followed is None:
         return plan_tables.against(report, run, word).beside(rests_on)
     total = (
         *("total", "", "", ""),
         f"{format_seconds(plan.estimate.seconds)} / {format_seconds(report.seconds)}",
-        f"{format_dollars(plan.estimate.dollars)} / {format_dollars(report.dollars)}",
+        f"{cost(plan.estimate.dollars)} / {cost(report.dollars)}",
     )
     stages = enumerate(report.stages, start=1)
     rows = tuple(row for number, stage in stages for row in _stage_rows(number, stage))
@@ -133,6 +143,7 @@ def planned_and_actual(report: Report) -> Sheet:
 def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
     """Yield a row for each group of a stage; time and cost are the stage's."""
     plan = stage.plan
+    cost = cost_format(group.offer for group in plan.groups)
     for place, group in enumerate(plan.groups):
         first = place == 0
         yield (
@@ -141,7 +152,7 @@ def _stage_rows(number: int, stage: StageReport) -> Iterator[tuple[str, ...]]:
             width_text(group.width),
             group_text(group),
             _against(plan.seconds, stage.seconds, format_seconds) if first else "",
-            _against(plan.dollars, stage.dollars, format_dollars) if first else "",
+            _against(plan.dollars, stage.dollars, cost) if first else "",
         )
 
 
@@ -149,33 +160,35 @@ def _against(planned: float, actual: float | None, show: Callable[[float], str])
     return f"{show(planned)} / {'-' if actual is None else show(actual)}"
 
 
-def money(accounting: Accounting, *, free: bool = False) -> Sheet:
-    """Return what was paid for, without empty categories and, if `free`, without dollars."""
+def money(accounting: Accounting, plan: RunPlan) -> Sheet:
+    """Return what was paid for, without empty categories, and without dollars if it was free."""
+    cost = cost_format(plan.offers)
     rows = []
     for name, amount in accounting.amounts.items():
         if amount.gpu_seconds > 0 or amount.dollars > 0:
-            rows.append((_LABELS[name], *_cells(amount, accounting.whole)))
+            rows.append((_LABELS[name], *_cells(amount, accounting.whole, cost)))
         if name == "start-up" and 0 < accounting.boot.gpu_seconds < amount.gpu_seconds:
-            rows.append(("  booting", *_cells(accounting.boot, accounting.whole)))
+            rows.append(("  booting", *_cells(accounting.boot, accounting.whole, cost)))
     if accounting.added > 0:
-        rows.append(
-            ("  of it per instance-hour", *_cells(Amount(0.0, accounting.added), accounting.whole))
-        )
-    rows.append(("total", *_cells(accounting.whole, accounting.whole)))
+        added = Amount(0.0, accounting.added)
+        rows.append(("  of it per instance-hour", *_cells(added, accounting.whole, cost)))
+    rows.append(("total", *_cells(accounting.whole, accounting.whole, cost)))
     columns = ("", "GPU time", "of all", "cost", "of the bill")
     sheet = Sheet("Where the money went", columns, tuple(rows), frozenset({""}), total=True)
-    if not free:
+    if not plan.free:
         return sheet
     return replace(sheet, title="Where the time went").without("cost", "of the bill")
 
 
-def _cells(amount: Amount, whole: Amount) -> tuple[str, str, str, str]:
+def _cells(
+    amount: Amount, whole: Amount, cost: Callable[[float], str]
+) -> tuple[str, str, str, str]:
     seconds = amount.gpu_seconds
     dollars = amount.dollars
     return (
         format_seconds(seconds) if seconds > 0 else "",
         percent(seconds / whole.gpu_seconds) if seconds > 0 else "",
-        format_dollars(dollars),
+        cost(dollars),
         percent(dollars / whole.dollars) if whole.dollars > 0 else "",
     )
 
@@ -190,24 +203,24 @@ def use(accounting: Accounting, *, free: bool = False) -> str:
     )
 
 
-def _leg_text(number: int, leg: LegFigures, *, free: bool) -> str:
+def _leg_text(number: int, leg: LegFigures, plan: RunPlan) -> str:
     """Return the limits of a leg, and what it spent, in a line."""
+    cost = cost_format(plan.offers)
     terms = [f"within {format_seconds(leg.deadline)}"] if leg.deadline is not None else []
-    terms += [f"{format_dollars(leg.budget)} in all"] if leg.budget is not None and not free else []
+    if leg.budget is not None and not plan.free:
+        terms.append(f"{cost(leg.budget)} in all")
     terms += [f"with {counted(leg.more, 'more trial')}"] if leg.more else []
     came_to = "goes on" if leg.ended is None else f"ended: {leg.ended.value}"
     span = f"{format_seconds(leg.begin)} to {format_seconds(leg.end)}"
-    spent = came_to if free else f"{format_dollars(leg.dollars)} spent, {came_to}"
+    spent = came_to if plan.free else f"{cost(leg.dollars)} spent, {came_to}"
     return f"Leg {number}, {span}: {', '.join(terms) or 'no limits'}; {spent}"
 
 
 def _show_facts(out: Console, report: Report) -> None:
     if report.timeline.legs:
         legs_of_run = legs(report.policy, report.timeline, report.job.limits)
-        free = report.job.plan.free
-        _print_some(
-            out, [_leg_text(n, leg, free=free) for n, leg in enumerate(legs_of_run, start=1)]
-        )
+        plan = report.job.plan
+        _print_some(out, [_leg_text(n, leg, plan) for n, leg in enumerate(legs_of_run, start=1)])
     if not report.policy.ended:
         out.print(
             "This run is still going, or its controller died: time and cost are those of its last "
@@ -249,9 +262,10 @@ def _show_facts(out: Console, report: Report) -> None:
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
     if report.job.measuring:
-        whole = format_dollars(report.dollars + report.job.measuring)
+        cost = cost_format(report.job.plan.offers)
+        whole = cost(report.dollars + report.job.measuring)
         out.print(
-            f"Measuring the script beforehand took {format_dollars(report.job.measuring)} of the "
+            f"Measuring the script beforehand took {cost(report.job.measuring)} of the "
             f"same budget: {whole} in all."
         )
     if report.basis.emulated and report.job.run:
@@ -298,7 +312,8 @@ def _show_unended(out: Console, report: Report) -> None:
     until = format_seconds(report.policy.state.now)
     out.print(f"The run has no end in its ledger: this covers its first {until}.")
     if report.billed is not None:
-        out.print(f"By the cloud's own records its instances cost {format_dollars(report.billed)}.")
+        billed = cost_format(report.job.plan.offers)(report.billed)
+        out.print(f"By the cloud's own records its instances cost {billed}.")
 
 
 def _show_best(out: Console, report: Report) -> None:

@@ -31,7 +31,7 @@ from cloudtune.model.text import (
     stage_text,
     width_text,
 )
-from cloudtune.model.units import format_clock, format_dollars, format_seconds
+from cloudtune.model.units import format_clock, format_seconds
 
 _PROGRESS_SECONDS = 15.0
 _GLANCE_SECONDS = 0.5
@@ -117,7 +117,7 @@ class RunScreen:
                 self._say(event.at, f"{fleet[event.intent].instance} joined the cluster")
             case events.InstanceGone():
                 rented = fleet[event.intent]
-                dollars = format_dollars(rented.dollars(event.at))
+                dollars = self._panel.cost(rented.dollars(event.at))
                 emulated = " (emulated)" * self._panel.emulated
                 cost = "" if self._panel.free else f", cost {dollars}{emulated}"
                 self._say(event.at, f"{rented.instance} returned{cost}; {self._instances()}")
@@ -199,10 +199,11 @@ class RunScreen:
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and the forecast of the bill."""
         bill = self._panel.dollars(at)
-        text = format_dollars(bill.used) + _of(bill.limit, format_dollars)
+        cost = self._panel.cost
+        text = cost(bill.used) + _of(bill.limit, cost)
         if self._policy.itinerary is not None:
             forecast = self._policy.forecast(at) + self._panel.before
-            text += f" (forecast {format_dollars(forecast)})"
+            text += f" (forecast {cost(forecast)})"
         return f"{text} emulated" if self._panel.emulated else text
 
     def _progress(self, at: float) -> str:

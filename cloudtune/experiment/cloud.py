@@ -215,9 +215,20 @@ class CloudSettings(Section):
         return any(set(name) & set("*?[") for name in self.instances)
 
     @property
-    def free(self) -> bool:
-        priced = self._counted or self.price or any(self.prices.values())
+    def has_no_price(self) -> bool:
+        """Whether the user could set the price of an hour, and hasn't."""
+        priced = self.price or any(self.prices.values())
         return PROVIDERS[self.provider].priced_by_its_user and not priced
+
+    @property
+    def free(self) -> bool:
+        """Whether an hour costs nothing: neither dollars nor counted GPU-hours."""
+        return self.has_no_price and not self._counted
+
+    @property
+    def counts_gpu_hours(self) -> bool:
+        """Whether dollars stand for GPU-hours."""
+        return self._counted
 
     def count_gpu_hours(self) -> bool:
         """Count each GPU-hour as a dollar, where GPUs have no price; return whether that is so."""

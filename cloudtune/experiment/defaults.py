@@ -3,8 +3,9 @@
 | given                          | strategy                                                  |
 |--------------------------------|-----------------------------------------------------------|
 | a budget, with or without time | `best`: the best model that these limits buy              |
-| a deadline, where GPUs are free| `best`: the best model by then                            |
-| a deadline, or only trials     | `sha`: a fixed amount of work, as cheaply as possible     |
+| a deadline, on this machine    | `best`: the best model by then, as its GPUs are free      |
+| a deadline, or only trials     | `sha`: a fixed amount of work, as cheaply as possible; on |
+|                                | a shared cluster without prices, with the fewest GPU-hours|
 | an objective                   | `best` for best; `sha` for cost, time and trials          |
 | trials that can't be resumed   | `asha-stopping` instead of `best`, and instead of `sha`   |
 |                                | if their number is set                                    |
@@ -15,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from cloudtune.model.plans import Limits
 from cloudtune.model.text import limit_texts
+from cloudtune.model.units import format_dollars, format_gpu_hours
 
 BEST: Final = "best"
 FIXED: Final = "sha"
@@ -47,12 +49,14 @@ def choose(
     budget: float | None,
     trials: int | None,
     free: bool = False,
+    counts_gpu_hours: bool = False,
     resumes: bool = True,
 ) -> Chosen:
     """Return the strategy for the given fields; `deadline` in seconds, `budget` in US dollars.
 
-    With `free` the GPUs have no price, so there can be no budget. `resumes`: whether a trial can
-    resume from a checkpoint.
+    With `free` the GPUs have no price, so there can be no budget. With `counts_gpu_hours` others
+    use them, too, and dollars stand for GPU-hours. `resumes`: whether a trial can resume from a
+    checkpoint.
     """
     if objective == "best":
         return _search(
@@ -62,21 +66,28 @@ def choose(
         aim = {"cost": "cheapest", "time": "fastest", "trials": "largest"}[objective]
         return Chosen(FIXED, f"the {aim} plan, as --objective {objective} asks")
     if budget is not None or (free and deadline is not None and trials is None):
-        return _search(_why_best(deadline, budget, trials), resumes=resumes)
+        cost = format_gpu_hours if counts_gpu_hours else format_dollars
+        limits = " and ".join(limit_texts(Limits(deadline, budget), cost=cost))
+        return _search(_why_best(limits, trials), resumes=resumes)
     if not resumes and trials is not None:
         return _search(f"{trials:,} configurations", resumes=resumes)
-    if deadline is not None:
-        more = "with a budget too it would search for the best model within both"
-        return Chosen(FIXED, f"only a deadline is set: the cheapest way to be done by then; {more}")
-    return Chosen(FIXED, "no limit is set: the cheapest way to train these trials")
+    fewest = "the fewest GPU-hours" if counts_gpu_hours else "the cheapest way"
+    if deadline is None:
+        return Chosen(FIXED, f"no limit is set: {fewest} to train these trials")
+    more = "with a budget too it would search for the best model within both"
+    if counts_gpu_hours:
+        more = (
+            "--objective best searches for the best model with all GPUs until then, and "
+            "limits.gpu_hours with a part of them"
+        )
+    return Chosen(FIXED, f"only a deadline is set: {fewest} to be done by then; {more}")
 
 
 def _search(why: str, *, resumes: bool) -> Chosen:
     return Chosen(BEST, why) if resumes else Chosen(STAYING, f"{why}; {_STAYS}")
 
 
-def _why_best(deadline: float | None, budget: float | None, trials: int | None) -> str:
-    limits = " and ".join(limit_texts(Limits(deadline, budget)))
+def _why_best(limits: str, trials: int | None) -> str:
     why = f"the best model that {limits} can buy"
     if trials is None:
         return why

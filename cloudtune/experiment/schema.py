@@ -214,8 +214,16 @@ class Experiment(Section):
         return self
 
     @model_validator(mode="after")
+    def _gpu_hours_count_where_others_wait(self) -> Experiment:
+        shared = PROVIDERS[self.cloud.provider].shared
+        if shared and self.limits.budget is None and not self.charges.any:
+            self.cloud.count_gpu_hours()
+        return self
+
+    @model_validator(mode="after")
     def _a_budget_buys_something(self) -> Experiment:
-        if self.cloud.free and not self.charges.any and self.limits.budget is not None:
+        in_dollars = self.limits.budget is not None and self.limits.gpu_hours is None
+        if in_dollars and self.cloud.has_no_price and not self.charges.any:
             raise validation.refuse(
                 "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
                 "deadline or gpu_hours, or say what an hour costs: cloud.price",
@@ -342,6 +350,7 @@ class Experiment(Section):
             budget=self.limits.budget,
             trials=self.trials,
             free=self.cloud.free and not self.charges.any,
+            counts_gpu_hours=self.cloud.counts_gpu_hours,
             resumes=self.can_resume,
         )
 

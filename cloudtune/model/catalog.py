@@ -119,6 +119,8 @@ class Offer:
     are billed at a GPU's share of the price: from the start of a trial until it has come as far as
     it may, and again when it continues. Booting, waiting at a rung, idle GPUs and the return are
     free; there is no rounding and no minimum.
+
+    With `in_gpu_hours` its dollars stand for GPU-hours, as nothing has a price.
     """
 
     instance_type: InstanceType
@@ -131,6 +133,7 @@ class Offer:
     interruptions_per_hour: float = 0.0
     added_usd_per_hour: float = 0.0
     per_function: bool = False
+    in_gpu_hours: bool = False
 
     def __hash__(self) -> int:
         return self._hash

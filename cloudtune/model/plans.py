@@ -325,6 +325,11 @@ class RunPlan:
         return rented + self.charges.usd_per_second
 
     @property
+    def in_gpu_hours(self) -> bool:
+        """Whether its dollars stand for GPU-hours."""
+        return any(offer.in_gpu_hours for offer in self.offers)
+
+    @property
     def free(self) -> bool:
         """Whether nothing that the run could do costs anything."""
         priced = any(offer.usd_per_second for offer in self.offers)

@@ -19,6 +19,7 @@ class Registered:
     - `here`: its instances are this machine, so what runs here runs there.
     - `packs`: instances fetch an environment that is built for them.
     - `place`: the field that says where it is.
+    - `shared`: others use its machines, too: without prices, what counts is the GPU-hours.
     """
 
     implementation: str
@@ -29,6 +30,7 @@ class Registered:
     here: bool = False
     packs: bool = True
     place: str = "region"
+    shared: bool = False
 
     @property
     def fetches(self) -> bool:
@@ -70,6 +72,7 @@ PROVIDERS: dict[str, Registered] = {
         own=frozenset({"address", "slots", "prices"}),
         packs=False,
         place="address",
+        shared=True,
     ),
     "slurm": Registered(
         "cloudtune.infra.slurm.provider:SLURM",
@@ -81,6 +84,7 @@ PROVIDERS: dict[str, Registered] = {
         why="is for rented instances, and provider slurm submits jobs; leave it out",
         own=frozenset({"slots", "prices"}),
         packs=False,
+        shared=True,
     ),
 }
 

@@ -1,11 +1,12 @@
 """Text for machines, widths, shares and ages, in tables and in sentences."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cloudtune.model.catalog import LOCAL, Offer
 from cloudtune.model.plans import Group, Limits, Plan, RunPlan, StagePlan
 from cloudtune.model.trial import Parallel, Width
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.units import format_dollars, format_gpu_hours, format_seconds
 
 _DAYS_OF_A_MONTH = 365.25 / 12
 
@@ -63,9 +64,15 @@ def offer_text(offer: Offer) -> str:
     return machine_text(offer.instance_type.name, offer.market, offer.zone)
 
 
+def cost_format(offers: Iterable[Offer]) -> Callable[[float], str]:
+    """Return what formats the dollars of these offers, which may stand for GPU-hours."""
+    in_gpu_hours = any(offer.in_gpu_hours for offer in offers)
+    return format_gpu_hours if in_gpu_hours else format_dollars
+
+
 def price_text(offer: Offer) -> str:
     """Return "$9.00/h" or "$7.1283/h": two to four decimals."""
-    if not offer.usd_per_hour:
+    if offer.in_gpu_hours or not offer.usd_per_hour:
         return "no price"
     cents, _, rest = f"{offer.usd_per_hour:,.4f}".partition(".")
     return f"${cents}.{rest[:2]}{rest[2:].rstrip('0')}/h"
@@ -136,12 +143,17 @@ def ago_text(days: int) -> str:
     return age_text(days).replace(" old", " ago")
 
 
-def limits_text(limits: Limits) -> str:
+def limits_text(limits: Limits, cost: Callable[[float], str] = format_dollars) -> str:
     """Return "deadline 2h, budget $40.00", or "none"."""
-    return ", ".join(limit_texts(limits, "deadline ", "budget ")) or "none"
+    return ", ".join(limit_texts(limits, "deadline ", "budget ", cost)) or "none"
 
 
-def limit_texts(limits: Limits, time: str = "", money: str = "") -> list[str]:
+def limit_texts(
+    limits: Limits,
+    time: str = "",
+    money: str = "",
+    cost: Callable[[float], str] = format_dollars,
+) -> list[str]:
     """Return the limits that are set, each after its word: ["within 2h", "for $40.00"]."""
     texts = [] if limits.deadline is None else [f"{time}{format_seconds(limits.deadline)}"]
-    return texts if limits.budget is None else [*texts, f"{money}{format_dollars(limits.budget)}"]
+    return texts if limits.budget is None else [*texts, f"{money}{cost(limits.budget)}"]

@@ -140,6 +140,11 @@ def format_dollars(dollars: float) -> str:
     return f"${dollars:,.2f}"
 
 
+def format_gpu_hours(hours: float) -> str:
+    """Return "1,200.50 GPU-hours"."""
+    return f"{hours:,.2f} GPU-hours"
+
+
 def format_bytes(size: float) -> str:
     """Return "512 B", "3.8 GB": steps of a thousand."""
     for unit in ("B", "kB", "MB", "GB"):

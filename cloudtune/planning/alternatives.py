@@ -8,7 +8,7 @@ from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Catalog
 from cloudtune.model.plans import BY_PLAN, Limits, Plan, RunPlan, Stage
-from cloudtune.model.text import limits_text
+from cloudtune.model.text import cost_format, limits_text
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.explore import Explored, explore
@@ -109,9 +109,11 @@ def at_point(planned: Planned, number: int) -> Planned:
     point = plans[number - 1]
     kept = asked.request.limits
     if not kept.admit(point.estimate):
+        cost = cost_format(planned.plan.offers)
         raise UsageError(
-            f"--point {number} takes {described(point)}, and a plan may take {limits_text(kept)} "
-            f"of {limits_text(planned.limits)}; raise --deadline or --budget"
+            f"--point {number} takes {described(point)}, and a plan may take "
+            f"{limits_text(kept, cost)} of {limits_text(planned.limits, cost)}; raise --deadline "
+            "or --budget"
         )
     best = planned.plan.followed
     assert best is not None

@@ -21,7 +21,7 @@ from cloudtune.model.plans import (
     largest_fleet,
 )
 from cloudtune.model.scaling import ScalingProfile
-from cloudtune.model.text import counted, limits_text, offer_text, percent
+from cloudtune.model.text import cost_format, counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
@@ -126,7 +126,9 @@ def make_plan(
         if not force:
             # Only runs show whether a cheaper plan is safe enough, too.
             planned = _by_runs(question, runs, best=planned) or planned
-    return replace(planned, derived=derived, remarks=(*planned.remarks, *_cliffs(planned)))
+    occupancy = [problem.occupancy] if problem.occupancy else []
+    remarks = (*occupancy, *planned.remarks, *_cliffs(planned))
+    return replace(planned, derived=derived, remarks=remarks)
 
 
 def _searched(question: Question, runs: int, *, force: bool = False) -> Planned:
@@ -275,7 +277,8 @@ def _instead(planned: Planned, limits: Limits) -> str:
 def _taking(question: Question, asked: Asked, staged: Plan) -> str:
     plays = question.options.confidence is None
     plan = run_plan(question, asked.request, staged, runs=_GLANCE, plays=plays)
-    taken = f"{format_seconds(plan.estimate.seconds)} for {format_dollars(plan.estimate.dollars)}"
+    cost = cost_format(plan.offers)
+    taken = f"{format_seconds(plan.estimate.seconds)} for {cost(plan.estimate.dollars)}"
     return taken if plan.forecast.source == "stages" else f"about {taken}"
 
 
@@ -511,11 +514,15 @@ def _too_rarely(planned: Planned) -> str:
     confidence = planned.options.confidence
     runs = counted(forecast.samples, "simulated run")
     return (
-        f"the best plan does all of its work within {limits_text(planned.limits)} in "
+        f"the best plan does all of its work within {_limits_text(planned)} in "
         f"{percent(forecast.within or 0.0)} of {runs}, and --confidence asks for "
         f"{percent(confidence or 0.0)}: spot instances come and go. Take --market any or "
         "on-demand, raise --deadline or --budget, or lower --confidence"
     )
+
+
+def _limits_text(planned: Planned) -> str:
+    return limits_text(planned.limits, cost_format(planned.plan.offers))
 
 
 def _no_result(planned: Planned) -> str:
@@ -525,7 +532,7 @@ def _no_result(planned: Planned) -> str:
     quota = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas if name != THIS_MACHINE)
     return (
         f"no trial finishes its first {experiment.scale.unit} within "
-        f"{limits_text(planned.limits)}, in any of {planned.plan.forecast.samples} simulated runs. "
+        f"{_limits_text(planned)}, in any of {planned.plan.forecast.samples} simulated runs. "
         f"{takes[0].upper()}{takes[1:]}. Raise --deadline or --budget (--force runs it all the "
         "same)" + (f". The account's vCPU quota allows {quota} at once" if quota else "")
     )
@@ -564,9 +571,10 @@ def worst_bill(plan: RunPlan, limits: Limits, rentables: Sequence[Rentable]) -> 
         return dollars, f"no budget is set: that is if {when} with all instances"
     joining = max(join_seconds(rentable.profile) for rentable in rentables)
     booting = plan.usd_per_second * joining
+    cost = cost_format(plan.offers)
     return limits.budget + booting, (
-        f"the run itself stops below {format_dollars(limits.budget)}, and if this machine dies, "
+        f"the run itself stops below {cost(limits.budget)}, and if this machine dies, "
         f"leases end the instances by then; what is still booting may last "
-        f"{format_seconds(joining)} longer ({format_dollars(booting)}). `cloudtune gc` ends all at "
+        f"{format_seconds(joining)} longer ({cost(booting)}). `cloudtune gc` ends all at "
         "once"
     )

@@ -55,7 +55,11 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
     catalog = provider.catalog(cloud, markets or markets_of(experiment), home.home())
     added = experiment.charges.per_instance_hour or 0.0
     billing = cloud.billing
-    offers = tuple(replace(offer, added_usd_per_hour=added) for offer in catalog.offers)
+    in_gpu_hours = cloud.counts_gpu_hours and not experiment.charges.any
+    offers = tuple(
+        replace(offer, added_usd_per_hour=added, in_gpu_hours=in_gpu_hours)
+        for offer in catalog.offers
+    )
     if billing.unit is not None:
         offers = tuple(offer.billed(billing.unit, billing.minimum) for offer in offers)
     return replace(catalog, offers=offers)
@@ -109,7 +113,7 @@ def problem_of(
     provider = provider_named(experiment.cloud.provider)
     runs, time_notes = history.times_of(experiment)
     types = provider.known_types()
-    waits = provider.waits(experiment.cloud)
+    waits = provider.waits(experiment)
     timed = partial(
         with_earlier_runs,
         runs=runs,
@@ -125,9 +129,7 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
-    if experiment.limits.gpu_hours is not None:
-        fetched = [*fetched, "limits.gpu_hours: $1 stands for a GPU-hour"]
-    notes = [*time_notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
+    notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
@@ -149,22 +151,41 @@ def problem_of(
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
             notes += note
             rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
+    present, absent = _with_capacity(rentables, experiment)
     limits = Limits(experiment.limits.deadline, experiment.limits.budget)
-    bounds = fleet_bounds(experiment, rentables, limits)
-    usable = within_bounds(rentables, bounds)
-    notes += left_out(rentables, usable)
-    last = experiment.span.max
+    bounds = fleet_bounds(experiment, present, limits)
+    usable = within_bounds(present, bounds)
     chosen_from = [
         choice_text(experiment, offers, usable),
-        in_the_way(rentables, limits, bounds, last),
+        in_the_way(present, limits, bounds, experiment.span.max),
     ]
     return Problem(
         bounds.apply(experiment),
         catalog,
         usable,
-        tuple(dict.fromkeys(notes)),
+        tuple(dict.fromkeys([*notes, *absent, *left_out(present, usable)])),
+        provider.occupancy(experiment.cloud),
         tuple(filter(None, chosen_from)),
     )
+
+
+def _with_capacity(
+    rentables: Sequence[Rentable], experiment: Experiment
+) -> tuple[list[Rentable], list[str]]:
+    """Return rentables of which no more may be rented than there are, and notes on the others."""
+    names = tuple(rentable.offer.instance_type.name for rentable in rentables)
+    settings = experiment.cloud.model_copy(update={"instances": names})
+    capacity = provider_named(settings.provider).capacity(settings)
+    present = []
+    notes = []
+    for rentable in rentables:
+        name = rentable.offer.instance_type.name
+        count = min(rentable.most, capacity.get(name, rentable.most))
+        if count:
+            present.append(replace(rentable, most=count))
+        else:
+            notes.append(f"{name}: its machines are planned as another type, too, and count once")
+    return present, notes
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
@@ -284,8 +305,10 @@ def _derived(
     return min(candidates, key=lambda profile: profile.error, default=None)
 
 
-def _begun_again(experiment: Experiment) -> Iterator[str]:
-    """Yield what pauses cost if a trial has no checkpoint to resume from."""
+def _about_experiment(experiment: Experiment) -> Iterator[str]:
+    """Yield what dollars stand for beside charges, and what pauses cost without checkpoints."""
+    if experiment.cloud.counts_gpu_hours and experiment.charges.any:
+        yield "$1 stands for a GPU-hour, beside the dollars of charges"
     name = experiment.strategy_name
     if not experiment.can_resume and name not in STAYING:
         yield (

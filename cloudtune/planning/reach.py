@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.text import counted, gpus_text
+from cloudtune.model.text import cost_format, counted, gpus_text
 from cloudtune.model.trial import Width
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
 from cloudtune.strategies.offers import Means, by_worth
 
@@ -33,7 +33,8 @@ class FullTraining:
     def text(self) -> str:
         """Return "12m 3s and $0.11 on 1 GPU (1 x g4dn.xlarge)"."""
         machines = f"{self.instances} x {self.rentable.offer.instance_type.name}"
-        price = f" and {format_dollars(self.dollars)}" if self.dollars > 0 else ""
+        cost = cost_format([self.rentable.offer])
+        price = f" and {cost(self.dollars)}" if self.dollars > 0 else ""
         return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({machines})"
 
 

@@ -11,7 +11,7 @@ from cloudtune.experiment.schema import Epochs
 from cloudtune.model.catalog import Catalog
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import BY_PLAN, Limits, Plan, Rentable, Stage
-from cloudtune.model.text import limit_texts
+from cloudtune.model.text import cost_format, limit_texts
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.outlook import beyond, excesses, fitting
@@ -53,15 +53,16 @@ Aim = Literal["cost", "time", "trials"]
 class Problem:
     """What can be rented for an experiment, at which prices, and how its script runs there.
 
-    `notes` say what a person should know of that; `chosen_from` says what the run chooses from,
-    where the experiment leaves that open, and what stands in the way of more. The experiment has
-    the bounds of the fleet set.
+    `notes` say what a person should know of that, `occupancy` what others hold of it now;
+    `chosen_from` says what the run chooses from, where the experiment leaves that open, and what
+    stands in the way of more. The experiment has the bounds of the fleet set.
     """
 
     experiment: Experiment
     catalog: Catalog
     rentables: tuple[Rentable, ...]
     notes: tuple[str, ...] = ()
+    occupancy: str = ""
     chosen_from: tuple[str, ...] = ()
 
     @property
@@ -417,7 +418,8 @@ def _explored(
 def _explained(error: InfeasibleError, request: PlanRequest, question: Question) -> InfeasibleError:
     """Return the error with what is kept in reserve, and the plan nearest to both limits."""
     share = f" and {MARGIN:.0%} of each limit" if question.options.confidence is None else ""
-    kept = ", ".join(limit_texts(question.limits))
+    cost = cost_format(rentable.offer for rentable in request.rentables)
+    kept = ", ".join(limit_texts(question.limits, cost=cost))
     message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
     return InfeasibleError(message, error.fastest, error.cheapest, nearest(error, request))
 

@@ -1,7 +1,7 @@
 # ruff: noqa: ARG002  one machine needs few of the arguments
 """This machine as a cloud to rent from: one instance, with its own GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,9 @@ class ThisMachine(OnThisMachine):
         gpus = this_machine(settings.slots).gpus
         price = settings.usd_per_hour(gpus, settings.price)
         return catalog(settings.region, settings.slots, price)
+
+    def capacity(self, settings: Settings) -> Mapping[str, int]:
+        return {this_machine(settings.slots).name: 1}
 
     def open(
         self,

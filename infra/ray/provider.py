@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import Cloud, Endpoint, Provider
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
+from cloudtune.model.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,12 +56,34 @@ class RayCluster(Provider):
         fields: dict[str, object] = {"address": view.address, "region": view.address}
         named = settings.max_instances
         if named is None or not view.scales():
-            gpus = {kind.name: kind.gpus for kind in self.instance_types(settings)}
-            kinds = [node.kind for node in view.nodes() if node.kind.name in gpus]
-            most = max(1, sum([kind.gpus // gpus[kind.name] for kind in kinds]))
-            fields["max_instances"] = most if named is None else min(most, named)
+            present = max(1, sum(self._present(settings, view).values()))
+            fields["max_instances"] = present if named is None else min(present, named)
         cloud = settings.model_copy(update=fields)
         return experiment.model_copy(update={"cloud": cloud})
+
+    def _present(self, settings: Settings, view: ClusterView) -> Counter[str]:
+        """Return how many instances of each named type the present nodes hold."""
+        gpus = {kind.name: kind.gpus for kind in self.instance_types(settings)}
+        count = Counter[str]()
+        for node in view.nodes():
+            name = node.kind.name
+            if name in gpus:
+                count[name] += node.kind.gpus // gpus[name]
+        return count
+
+    def capacity(self, settings: Settings) -> Mapping[str, int]:
+        """Return how many instances its nodes hold; {} if an autoscaler brings more."""
+        view = _view(settings)
+        return {} if view.scales() else self._present(settings, view)
+
+    def occupancy(self, settings: Settings) -> str:
+        names = {kind.name for kind in self.instance_types(settings)}
+        nodes = [node for node in _view(settings).nodes() if node.kind.name in names]
+        free = sum([node.free_gpus for node in nodes])
+        gpus = sum([node.kind.gpus for node in nodes])
+        if free == gpus:
+            return ""
+        return f"{free} of the cluster's {counted(gpus, 'GPU')} free now: the plan counts on all"
 
     def check(self, experiment: Experiment) -> None:
         """Pass if the nodes may share the storage, and have the Python that is asked for.

@@ -26,11 +26,12 @@ _STATUS = b"__autoscaling_status"
 
 @dataclass(frozen=True)
 class RayNode:
-    """A live node with GPUs, its address, and whether a label tells its kind."""
+    """A live node with GPUs, its address, whether a label tells its kind, and its free GPUs."""
 
     kind: InstanceType
     address: str
     labelled: bool
+    free_gpus: int
 
 
 def resolve(address: str) -> str:
@@ -94,7 +95,12 @@ class ClusterView:
     def nodes(self) -> list[RayNode]:
         """Return the live nodes that have GPUs."""
         return [
-            RayNode(_kind(node), node.node_ip_address, GROUP in node.labels)
+            RayNode(
+                _kind(node),
+                node.node_ip_address,
+                GROUP in node.labels,
+                int(node.available_resources["GPU"]),
+            )
             for node in self._status().cluster_resource_state.node_states
             if node.status in {NodeStatus.RUNNING, NodeStatus.IDLE}
             and node.total_resources["GPU"] >= 1

@@ -218,8 +218,13 @@ def time_options(lease: str, limit_seconds: float) -> list[str]:
     `lease` is the end, in UTC. One that starts late ends by its first lease all the same: with
     `--deadline` Slurm would remove a job that waits for a minute, or shorten its time needlessly.
     """
-    minutes = math.ceil(max(60.0, min(provider.lease_end(lease) - unix_time(), limit_seconds)) / 60)
-    return [f"--time={minutes}", f"--signal=B:TERM@{NOTICE_SECONDS}"]
+    seconds = min(provider.lease_end(lease) - unix_time(), limit_seconds)
+    return [time_option(seconds), f"--signal=B:TERM@{NOTICE_SECONDS}"]
+
+
+def time_option(seconds: float) -> str:
+    """Return the option for a job of so many seconds, at least a minute."""
+    return f"--time={math.ceil(max(60.0, seconds) / 60)}"
 
 
 def _job(row: Sequence[str]) -> dict[str, Any]:

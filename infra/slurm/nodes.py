@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from cloudtune.errors import UsageError
@@ -18,9 +18,10 @@ _USELESS = ("down", "drain", "fail", "inval", "maint", "unk")
 
 @dataclass(frozen=True)
 class NodeKind:
-    """A partition's nodes that are alike: as a type of instances; how many nodes there are.
+    """A partition's nodes that are alike, as a type of instances; `hosts` are their names.
 
     A whole node has `node_gpus`, or no GPU but `cores`. A job there ends after `limit_seconds`.
+    Jobs that name no partition go to the one that `is_default`.
     """
 
     partition: str
@@ -29,7 +30,8 @@ class NodeKind:
     cores: int
     memory: int
     limit_seconds: float
-    nodes: int
+    hosts: frozenset[str]
+    is_default: bool = False
 
     def instance(self, name: str, slots: int | None) -> InstanceType | None:
         """Return the type of instances with `slots` slots; None where it has none."""
@@ -78,7 +80,8 @@ def kinds() -> dict[str, NodeKind]:
     for nodes in alike.values():
         cores = min(node.cores for node in nodes)
         memory = min(node.memory for node in nodes)
-        alike_kinds.append(replace(nodes[0], cores=cores, memory=memory, nodes=len(nodes)))
+        hosts = frozenset[str]().union(*[node.hosts for node in nodes])
+        alike_kinds.append(replace(nodes[0], cores=cores, memory=memory, hosts=hosts))
     partitions = [kind.partition for kind in alike_kinds]
     names = {}
     for kind in alike_kinds:
@@ -92,14 +95,23 @@ def _nodes() -> Iterator[NodeKind]:
     """Yield each node of each partition that may take jobs."""
     answer = _look("sinfo", "--noheader", "--Node", "--format=%P|%G|%c|%m|%l|%T|%N")
     for line in sorted(set(answer.splitlines())):
-        partition, gres, cores, memory, limit, state, _ = line.split("|")
+        partition, gres, cores, memory, limit, state, host = line.split("|")
         if state.startswith(_USELESS):
             continue
         gpus = _GRES.findall(gres)
         count = sum(int(number) for _, number in gpus)
         model = next((model for model, _ in gpus if model), "gpu")
         name = partition.removesuffix("*")
-        yield NodeKind(name, model, count, int(cores), int(memory), _limit_seconds(limit), nodes=1)
+        yield NodeKind(
+            partition=name,
+            model=model,
+            node_gpus=count,
+            cores=int(cores),
+            memory=int(memory),
+            limit_seconds=_limit_seconds(limit),
+            hosts=frozenset({host}),
+            is_default=name != partition,
+        )
 
 
 def _limit_seconds(text: str) -> float:
@@ -124,6 +136,14 @@ def own_address() -> str:
     raise UsageError(
         f"no way from this machine to the nodes of the cluster: {sorted(addresses)[:3]}"
     )
+
+
+def share_hosts(kinds: Iterable[NodeKind]) -> Iterator[frozenset[str]]:
+    """Yield the hosts of each kind that no earlier kind has."""
+    taken: frozenset[str] = frozenset()
+    for kind in kinds:
+        yield kind.hosts - taken
+        taken |= kind.hosts
 
 
 def options_of(kind: NodeKind, instance: InstanceType) -> list[str]:

@@ -10,7 +10,7 @@ from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Provider
 from cloudtune.infra.slurm import nodes
-from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start
+from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start, time_option
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
 from cloudtune.model.scaling import ScalingProfile
@@ -26,13 +26,16 @@ class Slurm(Provider):
 
     def catalog(self, settings: Settings, markets: Sequence[Market], home: Path) -> Catalog:
         """Return what each partition has, at the price that the experiment gives it."""
-        offers = []
-        for kind, machine in _kinds(settings):
-            gpus = kind.node_gpus or machine.gpus
-            of_partition = settings.prices.get(machine.name.partition(":")[0])
-            node = settings.usd_per_hour(gpus, settings.prices.get(machine.name, of_partition))
-            price = node * machine.gpus / gpus
-            offers.append(Offer(machine, "on-demand", settings.region, price, minimum_seconds=0.0))
+        offers = [
+            Offer(
+                machine,
+                "on-demand",
+                settings.region,
+                _usd_per_hour(settings, kind, machine),
+                minimum_seconds=0.0,
+            )
+            for kind, machine in _kinds(settings)
+        ]
         return Catalog(tuple(offers), f"the Slurm cluster {settings.region}", utc_date())
 
     def with_account_defaults(self, experiment: Experiment) -> Experiment:
@@ -49,15 +52,31 @@ class Slurm(Provider):
                 f"cloud.region: this machine submits to the cluster {here}, not to "
                 f"{settings.region}; leave it out"
             )
+        named = settings.max_instances
         settings = settings.model_copy(update={"region": here})
-        fields: dict[str, object] = {"region": here}
-        if "max_instances" not in settings.model_fields_set:
-            fields["max_instances"] = sum(
-                kind.nodes * max(1, kind.node_gpus // machine.gpus)
-                for kind, machine in self._named(settings)
-            )
-        cloud = settings.model_copy(update=fields)
+        present = sum(self.capacity(settings).values())
+        instances = present if named is None else min(present, named)
+        cloud = settings.model_copy(update={"max_instances": instances})
         return experiment.model_copy(update={"cloud": cloud})
+
+    def capacity(self, settings: Settings) -> Mapping[str, int]:
+        """Return how many instances of each type its nodes hold.
+
+        A node of several partitions counts in one of them: the cheapest, then the one whose jobs
+        may last longest, then the default partition.
+        """
+
+        def preference(item: tuple[nodes.NodeKind, InstanceType]) -> tuple[float, float, bool, str]:
+            kind, machine = item
+            usd = _usd_per_hour(settings, kind, machine) / machine.gpus
+            return usd, -kind.limit_seconds, not kind.is_default, machine.name
+
+        named = sorted(self._named(settings), key=preference)
+        shares = nodes.share_hosts(kind for kind, _ in named)
+        return {
+            machine.name: len(hosts) * max(1, kind.node_gpus // machine.gpus)
+            for (kind, machine), hosts in zip(named, shares, strict=True)
+        }
 
     def _named(self, settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
         named = {machine.name for machine in self.instance_types(settings)}
@@ -117,21 +136,29 @@ class Slurm(Provider):
 
     def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
         """Return what sbatch says against a job of each type; nothing is queued."""
-        _, problems = self._foretold(experiment.cloud)
+        _, problems = self._foretold(experiment)
         return problems
 
-    def waits(self, settings: Settings) -> Mapping[str, float]:
+    def waits(self, experiment: Experiment) -> Mapping[str, float]:
         """Return how long Slurm expects a job of each type to wait in its queue."""
-        starts, _ = self._foretold(settings)
+        starts, _ = self._foretold(experiment)
         return {name: max(0.0, start - unix_time()) for name, start in starts.items()}
 
-    def _foretold(self, settings: Settings) -> tuple[dict[str, float], list[str]]:
-        """Return when a job of each type would start, and what sbatch says against the others."""
+    def _foretold(self, experiment: Experiment) -> tuple[dict[str, float], list[str]]:
+        """Return when a job of each type would start, and what sbatch says against the others.
+
+        A job asks for the time until the deadline: one that takes longer may start later, or never.
+        """
+        settings = experiment.cloud
+        deadline = experiment.limits.deadline
         starts = {}
         problems = []
         for kind, machine in self._named(settings):
+            options = _options(settings, kind, machine)
+            if deadline is not None:
+                options = [time_option(min(deadline, kind.limit_seconds)), *options]
             try:
-                starts[machine.name] = foretold_start(_options(settings, kind, machine))
+                starts[machine.name] = foretold_start(options)
             except SlurmError as error:
                 problems.append(f"{machine.name}: {error}")
         return starts, problems
@@ -159,6 +186,14 @@ def _kinds(settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
             "CPU nodes write how many trials one trains at a time: `slots: 4`"
         )
     return present
+
+
+def _usd_per_hour(settings: Settings, kind: nodes.NodeKind, machine: InstanceType) -> float:
+    """Return the price of an instance: its share of its node's, by type or by partition."""
+    gpus = kind.node_gpus or machine.gpus
+    of_partition = settings.prices.get(machine.name.partition(":")[0])
+    node = settings.usd_per_hour(gpus, settings.prices.get(machine.name, of_partition))
+    return node * machine.gpus / gpus
 
 
 def _options(settings: Settings, kind: nodes.NodeKind, machine: InstanceType) -> list[str]:

@@ -29,7 +29,7 @@ from cloudtune.planners.estimate.outlook import (
 )
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
-from cloudtune.planners.selection import described, measures, wanted
+from cloudtune.planners.selection import describe_limits, described, measures
 from cloudtune.planners.static import StaticPlanner
 
 # How often the planner is called for a safe enough plan.
@@ -265,7 +265,7 @@ class _Search:
         fastest = min(self.judged, key=lambda plan: measures(plan, "time"))
         cheapest = min(self.judged, key=lambda plan: measures(plan, "cost"))
         message = (
-            f"no plan finishes {wanted(self.request.limits)} with a probability of "
+            f"no plan finishes {describe_limits(self.request)} with a probability of "
             f"{self.confidence:.4g}. By that quantile the fastest takes {self._at_worst(fastest)}; "
             f"the cheapest takes {self._at_worst(cheapest)}. "
             "Raise --deadline or --budget, try fewer trials, or lower --confidence."

@@ -94,7 +94,7 @@ def test_dollars_are_those_billed_and_what_measuring_took() -> None:
 
     def look(policy: RunPolicy, at: float) -> None:
         panel = RunPanel(policy, FORECAST, before=0.25)
-        [line] = [line for line in shown(panel, at, 200, 60) if line.startswith("dollars ")]
+        [line] = [line for line in shown(panel, at, 200, 60) if line.startswith("cost ")]
         used, limit = re.findall(r"\$[\d.]+", line)[:2]
         assert limit == "$5.00"
         if all(instance.launched_at is not None for instance in policy.fleet.alive()):

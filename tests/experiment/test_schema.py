@@ -62,7 +62,7 @@ def test_a_file_is_read(file: Path) -> None:
     assert experiment.epochs == Epochs(min=1, max=27)
     assert (experiment.limits.deadline, experiment.limits.budget) == (7200.0, 40.0)
     named = {"instances": ["g4dn.12xlarge"], "market": "on-demand", "max_instances": 4}
-    assert experiment.cloud == CloudSettings(**named)
+    assert experiment.cloud == CloudSettings.model_validate(named)
     assert experiment.storage == "~/cloudtune"
     assert (experiment.trials, experiment.eta, experiment.strategy.name) == (12, 3, "sha")
 

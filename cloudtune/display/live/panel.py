@@ -72,13 +72,14 @@ class RunPanel:
     """The live panel of a run: its figures, its fleet and its trials.
 
     `forecast` was made before the run began; `before` are the dollars of the same budget spent on
-    measuring the script. With `free`, dollars aren't shown.
+    measuring the script. With `free`, dollars aren't shown; `cost` shows them.
     """
 
     policy: RunPolicy
     forecast: Forecast | None = None
     before: float = 0.0
     free: bool = False
+    cost: Callable[[float], str] = format_dollars
     emulated: bool = False
     scale: Scale = EPOCHS
 
@@ -128,9 +129,9 @@ class RunPanel:
             *_bar("time", time, format_clock, word, width),
         ]
         if not self.free:
-            name = "emulated" if self.emulated else "dollars"
+            name = "emulated" if self.emulated else "cost"
             word = "comes to about" if ending is None else ""
-            lines += _bar(name, self.dollars(at), format_dollars, word, width)
+            lines += _bar(name, self.dollars(at), self.cost, word, width)
         # Lost epochs, and those that another trial trained, don't count.
         trained = sum(
             sum(epoch <= trial.epoch for epoch in trial.history) for trial in policy.trials.values()

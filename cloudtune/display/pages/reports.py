@@ -12,9 +12,9 @@ from cloudtune.display.pages.document import PageSection, document, facts, folde
 from cloudtune.display.pages.figures import Figure
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.text import limits_text
+from cloudtune.model.text import cost_format, limits_text
 from cloudtune.model.trial import flat
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
 
 _WIDTH = 110
@@ -69,12 +69,12 @@ def _facts(report: Report) -> Iterator[Fact]:
             yield Fact("checkpoint", report.kept or "none")
     planned = report.job.plan.estimate
     took = format_seconds(report.seconds)
-    cost = format_dollars(report.dollars)
+    cost = cost_format(report.job.plan.offers)
     yield Fact("took", f"{took} (planned {format_seconds(planned.seconds)})")
-    yield Fact("cost", f"{cost} (planned {format_dollars(planned.dollars)})")
+    yield Fact("cost", f"{cost(report.dollars)} (planned {cost(planned.dollars)})")
     if report.job.measuring:
-        yield Fact("", f"and {format_dollars(report.job.measuring)} to measure the script before")
-    yield Fact("limits", limits_text(report.job.limits))
+        yield Fact("", f"and {cost(report.job.measuring)} to measure the script before")
+    yield Fact("limits", limits_text(report.job.limits, cost))
     plan = report.job.plan
     rules = f"{plan.allocator} allocator, {plan.fleet_rule} fleet rule"
     yield Fact("strategy", f"{plan.by}, {rules}")
@@ -101,9 +101,9 @@ def _sections(report: Report) -> Iterator[PageSection]:
     if "gpus" in drawn:
         yield PageSection("GPUs: which trial had them", drawn["gpus"])
         yield PageSection("Fleet and spend", drawn["spend"])
-        free = report.job.plan.free
-        sheet = report_screen.money(report.accounting, free=free)
-        below = table(sheet) + paragraph(report_screen.use(report.accounting, free=free))
+        plan = report.job.plan
+        sheet = report_screen.money(report.accounting, plan)
+        below = table(sheet) + paragraph(report_screen.use(report.accounting, free=plan.free))
         yield PageSection(sheet.title, None, below, wide=False)
     if report.rungs and report.timeline.epochs:
         below = table(plan_tables.rungs(report))
@@ -125,6 +125,7 @@ def _sections(report: Report) -> Iterator[PageSection]:
 def _trials(report: Report) -> Sheet:
     ranked = report.policy.ranking()
     names = list(dict.fromkeys(n for t in ranked for n in flat(t.trial.config)))
+    cost = cost_format(report.job.plan.offers)
     errors = ("error",) if any(trial.error for trial in ranked) else ()
     rows = []
     for trial in ranked:
@@ -134,7 +135,7 @@ def _trials(report: Report) -> Sheet:
             (
                 *(trial.id, trial.status, str(trial.epoch)),
                 "" if trial.metric is None else f"{trial.metric:.5g}",
-                format_dollars(sum(cost.dollars for cost in spent)),
+                cost(sum(amount.dollars for amount in spent)),
                 *(trials.value_text(config[n]) if n in config else "" for n in names),
                 *(trial.error or "" for _ in errors),
             )

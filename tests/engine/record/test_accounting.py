@@ -326,7 +326,7 @@ def test_a_report_says_where_the_money_went() -> None:
 
 def test_ones_own_machine_costs_nothing_and_has_its_time_split() -> None:
     free = account(RUN, [replace(OFFER, usd_per_hour=0.0)])
-    rows = {row[0]: row[1:] for row in money(free).rows}
+    rows = {row[0]: row[1:] for row in money(free, SETTING.job(PLAN).plan).rows}
     assert rows["training"] == ("54s", "13.6 %", "$0.00", "")
     assert rows["total"] == ("6m 36s", "100 %", "$0.00", "")
 

@@ -1,5 +1,6 @@
 """A real Ray cluster as a cloud: what it offers, what is reserved on it, and what ends that."""
 
+import io
 import os
 import platform
 import tempfile
@@ -9,16 +10,23 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from rich.console import Console
 
+from cloudtune.display.plan_screen import show_head
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Calls, calls_to
 from cloudtune.infra.ray import calls as ray_calls
 from cloudtune.infra.ray.provider import RAY
 from cloudtune.model.commands import Launch
+from cloudtune.model.plans import Limits
+from cloudtune.planning.make import make_plan
+from cloudtune.planning.problem import problem_of
+from cloudtune.planning.proposal import propose
 from cloudtune.runs import control, home
 from tests.bench import called, wait_for
 from tests.builders.experiments import FIELDS
+from tests.builders.proposals import speed
 from tests.contracts.provider import ProviderContract
 from tests.ray_cluster import NOTHING, SomebodysCluster, cluster
 
@@ -69,6 +77,21 @@ def test_a_fleet_that_stays_is_planned_with_its_count() -> None:
     assert half.cloud.max_instances == 2
     (offer,) = RAY.catalog(half.cloud, ("on-demand",), Path()).offers
     assert (offer.gpus, offer.usd_per_hour) == (1, 6.0)
+
+
+def test_a_plan_says_how_many_gpus_are_free(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    asked = RAY.with_account_defaults(experiment()).model_copy(update={"directory": tmp_path})
+    assert RAY.capacity(asked.cloud) == {"2x-gpu": 1}
+    wait_for(lambda: not RAY.occupancy(asked.cloud), 30)  # earlier tests gave theirs back
+    calls, instance = reserve(tmp_path)
+    wait_for(lambda: bool(RAY.occupancy(asked.cloud)), 30)
+    planned = make_plan(problem_of(asked, [speed("2x-gpu", 10.0)]), Limits(3600.0))
+    file = io.StringIO()
+    show_head(Console(file=file, width=100, highlight=False), propose(planned, others="none"))
+    calls.terminate([instance])
+    assert "kept in 100 %" in file.getvalue()
+    assert "0 of the cluster's 2 GPUs free now: the plan counts on all" in file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.experiment.schema import LimitSettings
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to
 from cloudtune.infra.slurm import nodes
@@ -120,11 +121,53 @@ def test_nodes_with_the_same_gpus_are_one_kind(monkeypatch: pytest.MonkeyPatch) 
     result = nodes.kinds()
     assert set(result) == {"big:8x-A100", "big:32-cores"}
     kind = result["big:8x-A100"]
-    assert (kind.nodes, kind.cores, kind.memory, kind.limit_seconds) == (2, 64, 400000, 86400.0)
+    assert kind.hosts == {"n1", "n2"}
+    assert (kind.cores, kind.memory, kind.limit_seconds) == (64, 400000, 86400.0)
     half = kind.instance("big:8x-A100", 4)
     assert half is not None
     assert (half.gpus, half.gpu, half.vcpus) == (4, "a100", 32)
     assert "--gpus-per-node=A100:4" in nodes.options_of(kind, half), "types are written as they are"
+
+
+def test_a_node_of_two_partitions_counts_once() -> None:
+    asked = experiment(instances=("*",), slots=1)
+    assert SLURM.capacity(asked.cloud) == {"cpu": 1, "gpu": 2, "urgent": 0}
+    assert asked.cloud.max_instances == 3
+    assert experiment(instances=("urgent",)).cloud.max_instances == 1
+    assert experiment(instances=("*",), max_instances=9).cloud.max_instances == 2
+
+
+def test_a_shared_node_is_planned_where_it_is_cheapest() -> None:
+    asked = experiment(instances=("cpu", "urgent"), prices={"cpu": 2, "urgent": 1})
+    assert SLURM.capacity(asked.cloud) == {"cpu": 0, "urgent": 1}
+
+
+OVERLAPPING = """\
+short*|gpu:a100:8|64|500000|8:00:00|idle|n1
+short*|gpu:a100:8|64|500000|8:00:00|idle|n2
+short*|gpu:a100:8|64|500000|8:00:00|idle|n3
+long|gpu:a100:8|64|500000|7-00:00:00|mixed|n3
+long|gpu:a100:8|64|500000|7-00:00:00|idle|n4
+apart|gpu:a100:8|64|500000|8:00:00|idle|n5
+"""
+
+
+def test_fleets_of_overlapping_partitions_have_no_more_instances_than_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    settings = {"provider": "slurm", "slots": 4}
+    fields = {**FIELDS, "cloud": settings, "directory": tmp_path}
+    monkeypatch.setattr("cloudtune.infra.slurm.nodes.cluster_name", lambda: "lab")
+    monkeypatch.setattr(nodes, "ask", lambda *_: OVERLAPPING)
+    everywhere = SLURM.with_account_defaults(Experiment(**fields))
+    assert everywhere.cloud.max_instances == 10
+    profiles = [speed(name, 10.0) for name in ("short", "long")]
+    planned = problem_of(everywhere, profiles)
+    most = {rentable.offer.instance_type.name: rentable.most for rentable in planned.rentables}
+    assert most == {"short": 4, "long": 4}, "n3 may be used for longest in long"
+    alone = problem_of(everywhere, profiles[:1])
+    assert [rentable.most for rentable in alone.rentables] == [6], "n3 isn't planned elsewhere"
 
 
 def test_another_cluster_is_refused() -> None:
@@ -151,6 +194,19 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     free = problem_of(asked, [speed("cpu", 10.0)])
     assert not any("queue" in it for it in free.notes)
     assert make_plan(free, Limits()).plan.estimate.seconds < 600
+
+
+def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
+    """From half an hour on the node is reserved for somebody else."""
+    (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
+    begin = f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(time.time() + 1800))}"
+    what = ("ReservationName=theirs", begin, "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT")
+    lab.ask("scontrol", "create", "reservation", *what)
+    asked = experiment().model_copy(update={"directory": tmp_path})
+    short = asked.model_copy(update={"limits": LimitSettings.model_validate({"deadline": "10m"})})
+    waits = [problem_of(it, [speed("cpu", 10.0)]).notes for it in (asked, short)]
+    lab.ask("scontrol", "delete", "ReservationName=theirs")
+    assert [any("the queue lets" in note for note in notes) for notes in waits] == [True, False]
 
 
 def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
