@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 
 from cloudtune.errors import UsageError
@@ -12,7 +13,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBehaviour
 from cloudtune.model.plans import Rentable
 from cloudtune.model.providers import PROVIDERS
-from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
+from cloudtune.model.scaling import ASSUMED, EMULATED, PUBLISHED, Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text, width_text
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
@@ -26,6 +27,8 @@ from cloudtune.runs.identity import identity_of
 
 # Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11).
 _FETCH = Measurement(26.0, 10.0)
+# Instance types that a line names before it counts the others.
+_NAMED = 3
 
 
 def markets_of(experiment: Experiment) -> tuple[Market, ...]:
@@ -112,6 +115,7 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
+    incomparable: list[InstanceType] = []
     if experiment.limits.gpu_hours is not None:
         fetched = [*fetched, "limits.gpu_hours: $1 stands for a GPU-hour"]
     notes = [*time_notes, *fetched, *_begun_again(experiment), *_unproved(profiles)]
@@ -123,6 +127,7 @@ def problem_of(
             by_type[machine.name] = _derived(machine, sources, types)
         here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
+            incomparable.append(machine)
             continue
         profile, note = _with_room(here, machine, runs)
         notes += [*note, *_strategies(profile)]
@@ -138,7 +143,39 @@ def problem_of(
             rentables.append(
                 _on_spot(Rentable(offer, profile, experiment.cloud.max_instances), experiment)
             )
+    if rentables:
+        notes += [*_unfit(catalog, experiment), *_incomparable(incomparable)]
     return Problem(experiment, catalog, tuple(rentables), tuple(dict.fromkeys(notes)))
+
+
+def _unfit(catalog: Catalog, experiment: Experiment) -> Iterator[str]:
+    """Yield which types that the experiment names are never offered, by reason."""
+    patterns = experiment.cloud.instances
+    offered = {offer.instance_type.name for offer in catalog.offers}
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in catalog.unfit.items():
+        if name not in offered and any(fnmatchcase(name, pattern) for pattern in patterns):
+            by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield f"not among the offers: {_some(names)}: {reason}"
+
+
+def _incomparable(machines: Sequence[InstanceType]) -> Iterator[str]:
+    """Yield the types without a profile, by GPU."""
+    by_gpu: dict[str, dict[str, None]] = {}
+    for machine in machines:
+        by_gpu.setdefault(machine.gpu, {})[machine.name] = None
+    for gpu, names in by_gpu.items():
+        yield (
+            f"not among the offers: {_some(list(names))}: nothing compares a {gpu} with "
+            "the GPUs that were measured"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more types" if more > 0 else "")
 
 
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
@@ -163,7 +200,7 @@ def _with_fetch(
         return list(profiles), ()
     fetching = [
         replace(profile, boot=_sum(profile.boot, _FETCH))
-        if profile.provenance.origin == PUBLISHED
+        if profile.provenance.origin in {PUBLISHED, ASSUMED}
         else profile
         for profile in profiles
     ]
@@ -255,7 +292,7 @@ def _derived(
     )
     derived = (derive(profile, types[profile.instance_type], machine) for profile in convertible)
     candidates = [profile for profile in derived if profile is not None]
-    return min(candidates, key=lambda profile: profile.error, default=None)
+    return min(candidates, key=lambda profile: profile.speed_error, default=None)
 
 
 def _begun_again(experiment: Experiment) -> Iterator[str]:
@@ -284,7 +321,7 @@ def shared_cores(problem: Problem) -> int | None:
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
     """Return the error for a plan without a profile; `notes` say which couldn't be used."""
     names = [machine.name for machine in instance_types(experiment)]
-    types = ", ".join(names[:3]) + (f" and {len(names) - 3} more types" if names[3:] else "")
+    types = _some(names)
     return UsageError(
         f"no profile of {experiment.train_file} on {types}, and planning rents nothing: `cloudtune "
         "run` measures it first, within the same limits, and `cloudtune profile` only measures; "
