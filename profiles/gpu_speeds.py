@@ -41,7 +41,8 @@ class Comparison:
     """A published row: how many times as fast one GPU trains as another.
 
     `ratio` is the median over `n` configurations of `programs` models, `spread` the standard
-    deviation of its logarithm over them; None if there is only one.
+    deviation of its logarithm over them; None if there is only one. `precision` is fp16, fp32, or
+    "" if it is mixed or not said.
     """
 
     slow: str
@@ -50,6 +51,7 @@ class Comparison:
     spread: float | None
     n: int
     programs: int
+    precision: str
     date: str
     source: str
 
@@ -165,6 +167,7 @@ def published_comparisons() -> list[Comparison]:
             float(row["spread"]) if row["spread"] else None,
             int(row["n"]),
             int(row["programs"]),
+            row["precision"],
             row["date"],
             row["source"],
         )

@@ -16,7 +16,9 @@ from tests.builders.values import present
 def row(
     slow: str, fast: str, ratio: float, spread: float | None = 0.1, programs: int = 10
 ) -> Comparison:
-    return Comparison(slow, fast, ratio, spread, programs, programs, "2026-01-01", f"{slow}/{fast}")
+    return Comparison(
+        slow, fast, ratio, spread, programs, programs, "", "2026-01-01", f"{slow}/{fast}"
+    )
 
 
 def sheet(gpu: str, speed: float) -> Specification:
