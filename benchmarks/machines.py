@@ -117,9 +117,9 @@ def profet(data: Path) -> Table:
             if row["batch_latency_raw"]:
                 repeats[key][gpu].append(float(row["batch_latency_raw"]))
     programs = []
-    for key, times in repeats.items():
+    for (model, *_), times in repeats.items():
         seconds = {gpu: median(values) for gpu, values in times.items()}
-        programs.append(Program(key[0], "", "", seconds))
+        programs.append(Program(model, "", "", seconds))
     return Table(PROFET, programs, types)
 
 

@@ -91,7 +91,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Step:
+class GpuPair:
     """What is known of a pair: the variance of its ratio for one program, and the sources."""
 
     variance: float
@@ -116,7 +116,7 @@ class GpuSpeeds:
     between_sources: float
     specification_error: float
     left_out: Mapping[str, float]
-    steps: Mapping[str, Mapping[str, Step]] = field(repr=False)
+    steps: Mapping[str, Mapping[str, GpuPair]] = field(repr=False)
 
     def between(self, slow: str, fast: str) -> Ratio | None:
         """Return how many times as fast the second GPU is; None if one isn't known.
@@ -295,7 +295,7 @@ def _without(logs: Mapping[str, float], gpu: str) -> dict[str, float]:
 
 def _compared_steps(
     compared: Iterable[Comparison], logs: Mapping[str, float]
-) -> dict[str, dict[str, Step]]:
+) -> dict[str, dict[str, GpuPair]]:
     """Return what is published on each pair, in both directions.
 
     The variance for one program is that over the programs, that of their median, and that of the
@@ -304,7 +304,7 @@ def _compared_steps(
     pairs: dict[tuple[str, str], list[Comparison]] = {}
     for row in compared:
         pairs.setdefault((row.slow, row.fast), []).append(row)
-    steps: dict[str, dict[str, Step]] = {}
+    steps: dict[str, dict[str, GpuPair]] = {}
     for (slow, fast), published in pairs.items():
         variance = 0.0
         for row in published:
@@ -312,7 +312,7 @@ def _compared_steps(
             one_program = _variance(row, 0.0) * (row.programs + 1) + off**2
             variance += row.programs * one_program
         programs = sum(row.programs for row in published)
-        step = Step(
+        step = GpuPair(
             variance / programs,
             sum(row.n for row in published),
             programs,
@@ -325,7 +325,7 @@ def _compared_steps(
 
 
 def _add_specified_steps(
-    steps: dict[str, dict[str, Step]], sheets: Mapping[str, Specification], spread: float
+    steps: dict[str, dict[str, GpuPair]], sheets: Mapping[str, Specification], spread: float
 ) -> None:
     """Add a step from each GPU that few have compared to the one most like it by specification."""
     programs = {gpu: sum(s.programs for s in pairs.values()) for gpu, pairs in steps.items()}
@@ -336,6 +336,6 @@ def _add_specified_steps(
         nearest = min(compared, key=lambda other: sheet.distance(sheets[other]))
         known = steps.setdefault(gpu, {}).get(nearest)
         if known is None or known.variance > spread**2:
-            step = Step(spread**2, 0, 0, sheet.date, f"specifications of {gpu} and {nearest}")
+            step = GpuPair(spread**2, 0, 0, sheet.date, f"specifications of {gpu} and {nearest}")
             steps[gpu][nearest] = step
             steps[nearest][gpu] = step

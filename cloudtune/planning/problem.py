@@ -131,11 +131,8 @@ def problem_of(
             continue
         profile, note = _with_room(here, machine, runs)
         notes += [*note, *_strategies(profile)]
-        allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
-        if profile.widths and not allowed:
-            notes.append(_none_allowed(profile, experiment))
-        if len(allowed) < len(profile.widths):
-            profile = profile.only(allowed)
+        profile, note = _allowed(profile, experiment)
+        notes += note
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
@@ -239,12 +236,18 @@ def _strategies(profile: ScalingProfile) -> Iterator[str]:
         yield f"{profile.instance_type}: trials on {texts}"
 
 
-def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
-    """Return the note for a profile without any width that the experiment allows."""
-    widths = ", ".join(width_text(width) for width in profile.widths)
+def _allowed(
+    profile: ScalingProfile, experiment: Experiment
+) -> tuple[ScalingProfile, Sequence[str]]:
+    """Return a profile with the widths that the experiment allows, and a note if there are none."""
     asked = experiment.trial.gpus
+    allowed = [width for width in profile.widths if asked.allow(width)]
+    if allowed or not profile.widths:
+        return profile.only(allowed), ()
+    widths = ", ".join(width_text(width) for width in profile.widths)
     bounds = f"{asked.min or 'any'} to {asked.max or 'any'}"
-    return f"{profile.instance_type}: measured at {widths} GPUs, and trial.gpus allows {bounds}"
+    note = f"{profile.instance_type}: measured at {widths} GPUs, and trial.gpus allows {bounds}"
+    return profile.only(allowed), (note,)
 
 
 def _with_room(

@@ -178,3 +178,18 @@ def test_an_age_is_in_days() -> None:
     assert age("2026-01-31T23:59:00Z", "2026-02-02") == 2
     assert age("2026-02-02", "2026-01-31") == 0, "a clock may be off"
     assert age("long ago", "2026-01-31") is None
+
+
+def test_a_profile_from_before_gpus_had_an_error_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    write(path, [made("old")])
+    data = json.loads(path.read_text())
+    del data["profiles"][0]["gpu_error"]
+    path.write_text(json.dumps(data))
+    assert [one.gpu_error for one in read(path)] == [0.0]
+
+
+def test_an_impossible_error_of_a_gpu_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "p.json", [replace(made("bad"), gpu_error=-0.5)])
+    with pytest.raises(UsageError, match=r"`gpu_error` is -0\.5, and must be 0 or more"):
+        read(tmp_path / "p.json")
