@@ -6,7 +6,6 @@ not of the user's script, so `script_hash` is empty. Figures without a source ar
 profile's `source` says so.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,9 +16,10 @@ from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
 from cloudtune.profiles import ratios
 from cloudtune.profiles.csv_table import rows
+from cloudtune.profiles.width_scaling import with_wider
 
 # Assumed, because none are published for EC2's GPU instances.
-_DELAYS: dict[str, Any] = {
+ASSUMED_DELAYS: dict[str, Any] = {
     "launch": Measurement(20.0, 10.0),
     "boot": Measurement(90.0, 30.0),
     "release": Measurement(5.0, 3.0),
@@ -56,7 +56,7 @@ class Published:
     source: str
 
     def profile(self, machine: InstanceType) -> ScalingProfile:
-        """Return the profile on a machine with this GPU, with the widths of measured layouts."""
+        """Return the profile on a machine with this GPU, with measured and wider widths."""
         # Times over several nodes are never guessed.
         epoch = {
             one.width: Measurement(one.seconds, one.seconds * self.spread)
@@ -64,7 +64,8 @@ class Published:
             if (one.nodes == 1 and one.width <= machine.gpus)
             or (one.nodes > 1 and self.machine.gpus == machine.gpus)
         }
-        delays = ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in _DELAYS.items())
+        epoch = with_wider(epoch, self.machine.gpus, machine.gpus)
+        delays = ", ".join(f"{name} {m.mean:g} ± {m.sd:g} s" for name, m in ASSUMED_DELAYS.items())
         batch = f"a batch of {self.batch}" + (" on each GPU" if self.per_gpu else "")
         figures = f"published figures of {self.machine.name}, {batch}: {self.source}"
         return ScalingProfile(
@@ -72,7 +73,7 @@ class Published:
             epoch=epoch,
             start=self.restart,
             resize=self.restart,
-            **_DELAYS,
+            **ASSUMED_DELAYS,
             script_hash="",
             measured_at=self.date,
             source=f"{figures}; assumed: {delays}",
@@ -103,7 +104,7 @@ def find(name: str, machine: InstanceType) -> ScalingProfile | None:
     """Return a bundled profile for an instance type; None if its GPU can't be compared.
 
     For another GPU than the named one, it is the same workload's published profile for that GPU, or
-    else derived; `error` is its uncertainty.
+    else derived; `gpu_error` is the uncertainty of that.
 
     Raises:
         UsageError: there is no such profile.
@@ -118,7 +119,7 @@ def find(name: str, machine: InstanceType) -> ScalingProfile | None:
     profile = figures.profile(machine)
     if machine.name == figures.machine.name:
         return profile
-    return replace(profile, error=math.hypot(profile.error, ratios.SAME_GPU_SPREAD))
+    return replace(profile, gpu_error=ratios.SAME_GPU_SPREAD)
 
 
 def load(name: str, machine: InstanceType) -> ScalingProfile:
@@ -129,7 +130,7 @@ def load(name: str, machine: InstanceType) -> ScalingProfile:
     """
     profile = find(name, machine)
     if profile is None:
-        gpus = ", ".join(sorted({figures.machine.gpu for figures in _table().values()}))
+        gpus = ", ".join(sorted(ratios.gpu_speeds().logs))
         raise UsageError(
             f"--profile {name}: nothing is published that compares {machine.name} ({machine.gpu}) "
             f"with it; take instances with one of {gpus}, or measure with `cloudtune profile`"

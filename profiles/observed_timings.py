@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cloudtune.model.scaling import DELAYS, PUBLISHED, Measurement, ScalingProfile, Seen
+from cloudtune.model.scaling import ASSUMED, DELAYS, PUBLISHED, Measurement, ScalingProfile, Seen
 from cloudtune.model.trial import Parallel, Width
 from cloudtune.profiles.priors import Prior, prior
 
@@ -85,15 +85,15 @@ class _Point:
     """The logarithm of the seconds of an epoch at a width, and its relative variance.
 
     `shares` are the contributions of its sources; `per_trial` is one over the number of
-    configurations; `error` is what is left of a derived profile's error, `own` of a predicted
-    width's. `sd` is the spread of an epoch, over `count`.
+    configurations; `doubt` is the share that is left of the profile's error, `own` what is left of
+    a predicted width's. `sd` is the spread of an epoch, over `count`.
     """
 
     log: float
     variance: float
     shares: Mapping[str, float]
     per_trial: float
-    error: float
+    doubt: float
     sd: float
     count: int
     own: float = 0.0
@@ -123,7 +123,7 @@ class _Point:
                 for name in names
             },
             per_trial=own**2 * self.per_trial + weight**2 * older.per_trial,
-            error=own * self.error + weight * older.error,
+            doubt=own * self.doubt + weight * older.doubt,
             sd=math.sqrt(squares / count),
             count=count,
             own=own * self.own + weight * older.own,
@@ -159,7 +159,7 @@ def with_earlier_runs(
             [_pooled(_delays_of(run, name, machine, market)) for run in fitting],
             None if profile is None else getattr(profile, name),
             prior(name, where),
-            published=profile is not None and profile.provenance.origin == PUBLISHED,
+            published=profile is not None and not _is_own(profile),
         )
         for name in DELAYS
     }
@@ -180,10 +180,13 @@ def with_earlier_runs(
     with_delays = profile.with_delays(lambda name, measured: delays[name] or measured)
     if not curve:
         return replace(with_delays, seen=seen)
+    # What is left of the error that the profile began with.
+    remaining = max(point.doubt for point in curve.values())
     return replace(
         with_delays,
         epoch={width: curve[width].measurement for width in sorted(curve)},
-        error=max(point.error for point in curve.values()),
+        error=remaining * profile.error,
+        gpu_error=remaining * profile.gpu_error,
         configurations=max(1, math.floor(1 / max(p.per_trial for p in curve.values()) + 1e-9)),
         seen=seen,
     )
@@ -212,16 +215,22 @@ def _curve(
     if not any(points for _, points in sources):
         return {}
     if profile is not None:
-        published = profile.provenance.origin == PUBLISHED
-        sources.append(("" if published else profile.measured_at, _of_profile(profile, where)))
+        sources.append(
+            (profile.measured_at if _is_own(profile) else "", _of_profile(profile, where))
+        )
     curve: dict[Width, _Point] = {}
     for _, points in sorted(sources, key=lambda source: source[0], reverse=True):
         curve = _with_older(curve, points)
     return curve
 
 
+def _is_own(profile: ScalingProfile) -> bool:
+    """Whether a profile's seconds are the script's, and neither another program's nor assumed."""
+    return profile.provenance.origin not in {PUBLISHED, ASSUMED}
+
+
 def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
-    off = profile.error + _ANOTHERS * (profile.provenance.origin == PUBLISHED)
+    off = profile.speed_error + _ANOTHERS * (profile.provenance.origin == PUBLISHED)
     own = {width: measured.error / measured.mean for width, measured in profile.epoch.items()}
     per_trial = 1 / max(1, profile.configurations)
     return {
@@ -230,7 +239,7 @@ def _of_profile(profile: ScalingProfile, where: str) -> dict[Width, _Point]:
             off**2 + own[width] ** 2 + _variance(per_trial, measured.n, where),
             {_PROFILE: 1.0},
             per_trial,
-            profile.error,
+            1.0,
             measured.sd / measured.mean,
             measured.n,
             own[width],

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
+from cloudtune.model.scaling import ASSUMED, DELAYS, Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text
 from cloudtune.profiles.csv_table import rows
 
@@ -94,12 +94,16 @@ def _assumption_texts(profile: ScalingProfile, where: str, speed: float) -> Iter
     count = profile.configurations
     were = "1 configuration was" if count == 1 else f"{count} configurations were"
     how = "measured or seen in earlier runs" if profile.seen else "measured, on one machine"
-    error = f" and ± {profile.error:.0%} as derived" if profile.error else ""
-    yield f"speed ± {speed:.0%} for all trials alike ({were} {how}){error}"
+    error = f" and ± {profile.speed_error:.0%} as derived" if profile.speed_error else ""
+    if profile.provenance.origin == ASSUMED and not profile.seen:
+        yield f"speed off by a factor of {math.exp(profile.speed_error):.1f} either way: assumed"
+    else:
+        yield f"speed ± {speed:.0%} for all trials alike ({were} {how}){error}"
     for width, seconds in sorted(profile.epoch.items(), reverse=True):
-        if not seconds.n:
+        if seconds.error and not seconds.n:
             off = f"± {seconds.error / seconds.mean:.0%}"
-            yield f"epochs on {gpus_text(width)} {off}: predicted from one and two, not measured"
+            how = "published scaling" if width > 1 else "one and two"
+            yield f"epochs on {gpus_text(width)} {off}: predicted from {how}, not measured"
     offs = {name: _delay(getattr(profile, name), prior(name, where)).error for name in DELAYS}
     delays = ", ".join(f"{name} ± {seconds:.1f} s" for name, seconds in offs.items())
     yield f"{delays} from run to run"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cloudtune.model.scaling import EMULATED, MEASURED, PUBLISHED, ScalingProfile, Seen
+from cloudtune.model.scaling import ASSUMED, EMULATED, MEASURED, PUBLISHED, ScalingProfile, Seen
 from cloudtune.model.text import ago_text, counted
 from cloudtune.profiles.store import age
 
@@ -38,8 +38,8 @@ class Basis:
 
     @property
     def own(self) -> bool:
-        """Whether nothing comes from another program or another type."""
-        return not {PUBLISHED, _DERIVED}.intersection(self.kinds)
+        """Whether nothing is assumed, or comes from another program or another type."""
+        return not {ASSUMED, PUBLISHED, _DERIVED}.intersection(self.kinds)
 
     @property
     def emulated(self) -> bool:
@@ -84,6 +84,8 @@ def _runs(profile: ScalingProfile, today: str) -> str:
 def _source(profile: ScalingProfile, today: str) -> str:
     origin = profile.provenance.origin
     source = profile.derived_from
+    if origin == ASSUMED:
+        return f"never measured: {profile.provenance.why}"
     if origin == EMULATED:
         return f"emulated, derived from {source}" if source else "emulated"
     days = age(profile.measured_at, today)
@@ -104,7 +106,7 @@ def basis(profiles: Iterable[ScalingProfile], today: str, *, paced: bool = False
     texts = list(dict.fromkeys(origin_text(profile, today) for profile in used))
     present: set[str] = {profile.provenance.origin for profile in used}
     present |= {_DERIVED for profile in used if profile.derived_from}
-    kinds = tuple(k for k in (EMULATED, PUBLISHED, _DERIVED, MEASURED) if k in present)
+    kinds = tuple(k for k in (EMULATED, ASSUMED, PUBLISHED, _DERIVED, MEASURED) if k in present)
     text = "; ".join(texts if len(texts) < _SEVERAL else kinds)
     if paced and EMULATED not in kinds:
         return Basis(f"emulated by figures {text}", (EMULATED, *kinds))

@@ -1,80 +1,48 @@
 """From one instance type to another: how much faster its GPUs train, and how certain that is.
 
-A ratio is the median over the programs measured on both GPUs, and its spread is how far these
-differ: a single program may well be at the edge. No ratio comes from data sheets.
+`gpu_speeds.py` has the speeds of GPUs, and `width_scaling.py` what more GPUs of a machine bring.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
-from cloudtune.profiles.csv_table import rows
+from cloudtune.profiles.gpu_speeds import (
+    GpuSpeeds,
+    Ratio,
+    published_comparisons,
+    solve,
+    specifications,
+)
+from cloudtune.profiles.width_scaling import with_wider
 
 # Assumed, for the same GPU in another machine with other CPUs, disks and links.
 SAME_GPU_SPREAD = 0.05
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """How many times as fast the second GPU trains as the first; `spread` is relative."""
-
-    ratio: float
-    spread: float
-    n: int
-    date: str
-    source: str
-
-    def then(self, other: "Ratio", over: str) -> "Ratio":
-        """Return the ratio of both steps, with their combined uncertainty."""
-        return Ratio(
-            self.ratio * other.ratio,
-            math.hypot(self.spread, other.spread),
-            min(self.n, other.n),
-            min(self.date, other.date),
-            f"over {over}: {self.source}; {other.source}",
-        )
-
-
 @cache
-def measured_ratios() -> dict[tuple[str, str], Ratio]:
-    """Return the ratio of each pair of GPUs that were both measured, in both directions."""
-    ratios: dict[tuple[str, str], Ratio] = {}
-    for row in rows("ratios.csv"):
-        ratio = Ratio(
-            float(row["ratio"]), float(row["spread"]), int(row["n"]), row["date"], row["source"]
-        )
-        ratios.setdefault((row["slow"], row["fast"]), ratio)
-        ratios.setdefault((row["fast"], row["slow"]), replace(ratio, ratio=1.0 / ratio.ratio))
-    return ratios
+def gpu_speeds() -> GpuSpeeds:
+    """Return the speeds of all GPUs in the tables."""
+    return solve(published_comparisons(), specifications())
 
 
 def between(slow: str, fast: str) -> Ratio | None:
-    """Return how many times as fast the second GPU is, via at most one other GPU; None if unknown.
-
-    If several others were measured with both, the most certain one counts.
-    """
-    slow = slow.lower()
-    fast = fast.lower()
-    ratios = measured_ratios()
-    if (slow, fast) in ratios:
-        return ratios[slow, fast]
-    over = sorted({b for a, b in ratios if a == slow} & {a for a, b in ratios if b == fast})
-    chains = [ratios[slow, middle].then(ratios[middle, fast], middle) for middle in over]
-    return min(chains, key=lambda chain: chain.spread, default=None)
+    """Return how many times as fast the second GPU is; None if one of them is unknown."""
+    return gpu_speeds().between(slow.lower(), fast.lower())
 
 
 def derive(
     profile: ScalingProfile, from_type: InstanceType, to_type: InstanceType
 ) -> ScalingProfile | None:
-    """Return the profile for another instance type; None if its GPU is unknown.
+    """Return the profile for another instance type; None if its GPU is unknown, or only a part.
 
-    Every epoch is divided by the ratio, and `error` grows by its spread. Only widths with a
-    measured layout stay: within one instance of both types, or over whole instances if both have
-    the same number of GPUs; a packed width only on the same GPU. Ratios don't include that a faster
-    GPU waits longer for its peers: wide trials may gain less.
+    Every epoch is divided by the ratio, whose spread goes into `gpu_error`. Measured widths stay
+    within one instance of both types, or over whole instances if both have the same number of GPUs;
+    a packed width only on the same GPU. On a type with more GPUs wider ones are predicted. Ratios
+    don't include that a faster GPU waits longer for its peers: wide trials may gain less.
     """
     if from_type.name == to_type.name:
         return profile
@@ -86,12 +54,13 @@ def derive(
     widths = [w for w in profile.widths if _laid_out_alike(w, from_type, to_type, same=same)]
     if ratio is None or not widths:
         return None
+    epoch = {width: profile.epoch[width].scaled(1 / ratio.ratio) for width in widths}
     return replace(
         profile,
         instance_type=to_type.name,
-        epoch={width: profile.epoch[width].scaled(1 / ratio.ratio) for width in widths},
+        epoch=with_wider(epoch, from_type.gpus, to_type.gpus),
         memory={width: mib for width, mib in profile.memory.items() if width in widths},
-        error=math.hypot(profile.error, ratio.spread),
+        gpu_error=math.hypot(profile.gpu_error, ratio.spread),
         source=_source(profile, ratio, from_type, to_type),
         provenance=replace(profile.provenance, on=profile.provenance.on or from_type.name),
     )

@@ -223,8 +223,9 @@ def _impossible(profile: ScalingProfile) -> Iterator[str]:
     where = f"the profile of {profile.instance_type}"
     if not profile.epoch:
         yield f"{where}: `epoch` is empty: no width was measured"
-    if not _finite(profile.error):
-        yield f"{where}: `error` is {profile.error:g}, and must be 0 or more"
+    for name, error in (("error", profile.error), ("gpu_error", profile.gpu_error)):
+        if not _finite(error):
+            yield f"{where}: `{name}` is {error:g}, and must be 0 or more"
     for width, seconds in profile.epoch.items():
         if not (math.isfinite(width) and width > 0):
             yield f"{where}: `epoch` has a width of {width:g}, and must have widths above 0"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cloudtune.display.terminal import Fact, Sheet, beside
 from cloudtune.model.plans import BY_PLAN, Forecast, Plan, RunPlan, Spread, StagePlan
-from cloudtune.model.scaling import PUBLISHED
+from cloudtune.model.scaling import ASSUMED, PUBLISHED
 from cloudtune.model.text import (
     EPOCHS,
     Scale,
@@ -134,12 +134,14 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
     for number, note in enumerate(notes):
         age = "" if note.age_days is None else f" ({age_text(note.age_days)})"
         origin = f"{note.text}: " if note.text else ""
-        text = f"{note.instance_type}: {origin}{note.source}, {note.measured_at}{age}"
+        text = f"{note.instance_type}: {origin}{note.source}"
+        if note.measured_at:
+            text += f", {note.measured_at}{age}"
         derived = note.provenance.on not in {"", note.instance_type}
         if note.error > 0:
             what = "derived, not measured: " * derived
             text += f"; {what}speed uncertain by {percent(note.error)}"
-        others = derived or note.provenance.origin == PUBLISHED
+        others = derived or note.provenance.origin in {ASSUMED, PUBLISHED}
         yield Fact("" if number else "speed", text, note.error > 0 and others)
         yield from (Fact("", line) for line in note.seen_text)
 

@@ -48,7 +48,9 @@ _LABELS = {
 
 def show_profile(out: Console, profile: ScalingProfile) -> None:
     """Print a script's speed on one instance type."""
-    unsure = [f"derived, uncertain by {percent(profile.error)}"] if profile.error > 0 else []
+    unsure = (
+        [f"derived, uncertain by {percent(profile.speed_error)}"] if profile.speed_error > 0 else []
+    )
     origins = [] if profile.provenance.origin == MEASURED else [profile.provenance.origin]
     caveats = ", ".join((*origins, *unsure))
     title = f"Profile: {profile.instance_type}" + (f" ({caveats})" if caveats else "")

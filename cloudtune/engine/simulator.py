@@ -60,8 +60,8 @@ class SimWorld:
 
     Durations are normal with the profile's spread, at least zero, from a generator seeded with
     `seed`; without spread they are exactly the profile's means. If a profile may be wrong
-    (`error`), all epochs on its instance type are too fast or too slow by one factor, drawn once.
-    Metrics come from `metric_of(config, epoch)`; with `pace_of`, an epoch takes
+    (`speed_error`), all epochs on its instance type are too fast or too slow by one factor, drawn
+    once. Metrics come from `metric_of(config, epoch)`; with `pace_of`, an epoch takes
     `pace_of(config, epoch)` times what the profile says. The run begins at `begin`. Starting
     workers take turns on `cores`, if all machines share them.
 
@@ -96,7 +96,8 @@ class SimWorld:
         self._cores = None if cores is None else [begin] * cores  # a heap: when each is free
         self._ended = False
         errors = {
-            rentable.offer.instance_type.name: rentable.profile.error for rentable in rentables
+            rentable.offer.instance_type.name: rentable.profile.speed_error
+            for rentable in rentables
         }
         factors = {
             name: max(_MIN_FACTOR, self._random.gauss(1.0, error)) if error > 0 else 1.0

@@ -49,10 +49,11 @@ class Measurement:
         return Measurement(self.mean * factor, self.sd * factor, self.n, self.error * factor)
 
 
-Origin: TypeAlias = Literal["measured", "emulated", "published"]
+Origin: TypeAlias = Literal["measured", "emulated", "published", "assumed"]
 MEASURED: Final = "measured"
 EMULATED: Final = "emulated"
 PUBLISHED: Final = "published"
+ASSUMED: Final = "assumed"
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class Provenance:
     """The origin of a profile's seconds, which is shown with each time and price based on them.
 
     `origin`: "measured" on the real machines; "emulated", from an epoch on this machine's CPU and
-    from tables; "published" by others, for another program. `on` is the machine that they are of,
-    "" for the profile's own instance type; otherwise the profile is derived. `core_seconds` is the
-    time of an epoch on one core of the emulating machine; None if it wasn't timed. `factor` is how
-    many times as long it takes on an emulated GPU, and `why` says why.
+    from tables; "published" by others, for another program; "assumed" for a script that was never
+    measured. `on` is the machine that they are of, "" for the profile's own instance type;
+    otherwise the profile is derived. `core_seconds` is the time of an epoch on one core of the
+    emulating machine; None if it wasn't timed. `factor` is how many times as long it takes on an
+    emulated GPU, and `why` says why. Of an assumed profile `why` says what is assumed.
     """
 
     origin: Origin = MEASURED
@@ -163,8 +165,9 @@ class ScalingProfile:
     - `start`: from starting a trial on fresh workers until its first epoch begins.
     - `resize`: the same from a checkpoint, including the stop before it.
     - `release`: from returning an instance until the cloud says that it is going (billed).
-    - `error`: how wrong all epochs may be together, as a relative standard deviation; above 0 if
-      they weren't measured on this type but derived from another.
+    - `error`: how wrong the epochs of all types may be together, as a relative standard deviation.
+    - `gpu_error`: how far the speed of its GPU model may be off against that of other models, as a
+      standard deviation of the logarithm; above 0 if it was derived from another type.
     - `script_hash`: "" for published figures, which are of another program.
     - `memory`: the peak GPU memory of a worker in MiB, by width; empty if it wasn't measured.
     - `configurations`: how many were measured, including those of earlier runs.
@@ -185,6 +188,7 @@ class ScalingProfile:
     measured_at: str
     source: str
     error: float = 0.0
+    gpu_error: float = 0.0
     memory: Mapping[Width, float] = field(default_factory=dict)
     provenance: Provenance = Provenance()
     configurations: int = 1
@@ -199,8 +203,13 @@ class ScalingProfile:
         return "" if self.provenance.on in {"", self.instance_type} else self.provenance.on
 
     @property
+    def speed_error(self) -> float:
+        """How wrong its epochs may be, whatever the reason, as a relative standard deviation."""
+        return math.hypot(self.error, self.gpu_error)
+
+    @property
     def widths(self) -> tuple[Width, ...]:
-        """The measured widths, ascending; no other width is ever planned."""
+        """The measured and predicted widths, ascending; no other width is ever planned."""
         return tuple(sorted(self.epoch))
 
     def epoch_seconds(self, width: Width) -> float:

@@ -7,8 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import cycle
+from random import Random
 from statistics import NormalDist
 
 from cloudtune.engine.loop import run, without_collection
@@ -139,7 +140,7 @@ class PlayedRuns:
         curves = synthetic_metric(metric.mode, seed)
         most = MAX_EVENTS if limits == Limits() else None
         real = tuple(
-            _as_it_may_be(rentable, seed, base)
+            drawn(rentable, seed, base)
             for rentable, base in zip(self.likely, cycle(_POOL_BASES), strict=False)
         )
         begin = self.question.first_request
@@ -165,15 +166,18 @@ def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:
             yield rentable
 
 
-def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
+def drawn(rentable: Rentable, run: int, base: int) -> Rentable:
     """Return a rentable as drawn for a run, by the errors of its profile and its spot pool.
 
-    Runs are spread evenly over the possibilities (a Halton sequence). All offers are slow together;
-    their pools behave independently, by `base`. The returned profile has no error left, because the
-    world would draw it again.
+    Runs are spread evenly over the possibilities (a Halton sequence). All offers are slow together
+    by `error`, and those with the same GPU model by `gpu_error`; their pools behave independently,
+    by `base`. The returned profile has no error left, because the world would draw it again.
     """
     profile = rentable.profile
-    slowness = math.exp(profile.error * _deviation(run, 2))
+    gpu = rentable.offer.instance_type.gpu.lower()
+    slowness = math.exp(
+        profile.error * _deviation(run, 2) + profile.gpu_error * _gpu_deviation(run, gpu)
+    )
     bases = dict(zip(DELAYS, (3, 5, 7, 11, 13), strict=True))
 
     def off(name: str, delay: Measurement) -> Measurement:
@@ -183,13 +187,28 @@ def _as_it_may_be(rentable: Rentable, run: int, base: int) -> Rentable:
 
     ways = rentable.behaviours
     chosen = (ways[int(len(ways) * _share_of(run, base))],) if ways else ()
-    real = replace(profile.slowed(slowness).with_delays(off), error=0.0)
+    real = replace(profile.slowed(slowness).with_delays(off), error=0.0, gpu_error=0.0)
     return replace(rentable, profile=real, behaviours=chosen)
 
 
 def _deviation(run: int, base: int) -> float:
     """Return the standard normal of a run; the first is the median."""
     return NormalDist().inv_cdf(_share_of(run, base))
+
+
+@cache
+def _gpu_deviation(run: int, gpu: str) -> float:
+    """Return the standard normal of a run for a GPU model, independent of others'.
+
+    The first is the median. Then 2, 4, 8 … runs are spread evenly, in an order of each model's own,
+    so that each forecast of 2^k - 1 runs is even.
+    """
+    if run == 0:
+        return 0.0
+    size = 1 << (run + 1).bit_length() - 1
+    order = list(range(size))
+    Random(f"{gpu} {size}").shuffle(order)  # noqa: S311  not for secrets
+    return NormalDist().inv_cdf((order[run + 1 - size] + 0.5) / size)
 
 
 def _share_of(run: int, base: int) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 
 from cloudtune.errors import UsageError
@@ -12,7 +13,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBehaviour
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.providers import PROVIDERS
-from cloudtune.model.scaling import EMULATED, PUBLISHED, Measurement, ScalingProfile
+from cloudtune.model.scaling import ASSUMED, EMULATED, PUBLISHED, Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text, width_text
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.choice import (
@@ -36,6 +37,8 @@ from cloudtune.runs.identity import identity_of
 _NO_BOUND = 10_000
 # Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11).
 _FETCH = Measurement(26.0, 10.0)
+# Instance types that a line names before it counts the others.
+_NAMED = 3
 
 
 def markets_of(experiment: Experiment) -> tuple[Market, ...]:
@@ -129,6 +132,7 @@ def problem_of(
         profile.instance_type: profile for profile in profiles
     }
     rentables: list[Rentable] = []
+    incomparable: list[InstanceType] = []
     notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
     for offer in offers:
         machine = offer.instance_type
@@ -138,19 +142,19 @@ def problem_of(
             by_type[machine.name] = _derived(machine, sources, types)
         here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
+            incomparable.append(machine)
             continue
         profile, note = _with_room(here, machine, runs)
         notes += [*note, *_strategies(profile)]
-        allowed = [width for width in profile.widths if experiment.trial.gpus.allow(width)]
-        if profile.widths and not allowed:
-            notes.append(_none_allowed(profile, experiment))
-        if len(allowed) < len(profile.widths):
-            profile = profile.only(allowed)
+        profile, note = _allowed(profile, experiment)
+        notes += note
         if profile.widths:
             profile = believed(profile, experiment.cloud.provider)
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
             notes += note
             rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
+    if rentables and "instances" in experiment.cloud.model_fields_set:
+        notes += [*_unfit(catalog, experiment), *_incomparable(incomparable)]
     present, absent = _with_capacity(rentables, experiment)
     limits = Limits(experiment.limits.deadline, experiment.limits.budget)
     bounds = fleet_bounds(experiment, present, limits)
@@ -188,6 +192,36 @@ def _with_capacity(
     return present, notes
 
 
+def _unfit(catalog: Catalog, experiment: Experiment) -> Iterator[str]:
+    """Yield which types that the experiment names are never offered, by reason."""
+    patterns = experiment.cloud.instances
+    offered = {offer.instance_type.name for offer in catalog.offers}
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in catalog.unfit.items():
+        if name not in offered and any(fnmatchcase(name, pattern) for pattern in patterns):
+            by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        yield f"not among the offers: {_some(names)}: {reason}"
+
+
+def _incomparable(machines: Sequence[InstanceType]) -> Iterator[str]:
+    """Yield the types without a profile, by GPU."""
+    by_gpu: dict[str, dict[str, None]] = {}
+    for machine in machines:
+        by_gpu.setdefault(machine.gpu, {})[machine.name] = None
+    for gpu, names in by_gpu.items():
+        yield (
+            f"not among the offers: {_some(list(names))}: nothing compares a {gpu} with "
+            "the GPUs that were measured"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more types" if more > 0 else "")
+
+
 def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
     """Yield a line if any profile only records the script's own file, not its imports."""
     old = [
@@ -210,7 +244,7 @@ def _with_fetch(
         return list(profiles), ()
     fetching = [
         replace(profile, boot=_sum(profile.boot, _FETCH))
-        if profile.provenance.origin == PUBLISHED
+        if profile.provenance.origin in {PUBLISHED, ASSUMED}
         else profile
         for profile in profiles
     ]
@@ -249,12 +283,18 @@ def _strategies(profile: ScalingProfile) -> Iterator[str]:
         yield f"{profile.instance_type}: trials on {texts}"
 
 
-def _none_allowed(profile: ScalingProfile, experiment: Experiment) -> str:
-    """Return the note for a profile without any width that the experiment allows."""
-    widths = ", ".join(width_text(width) for width in profile.widths)
+def _allowed(
+    profile: ScalingProfile, experiment: Experiment
+) -> tuple[ScalingProfile, Sequence[str]]:
+    """Return a profile with the widths that the experiment allows, and a note if there are none."""
     asked = experiment.trial.gpus
+    allowed = [width for width in profile.widths if asked.allow(width)]
+    if allowed or not profile.widths:
+        return profile.only(allowed), ()
+    widths = ", ".join(width_text(width) for width in profile.widths)
     bounds = f"{asked.min or 'any'} to {asked.max or 'any'}"
-    return f"{profile.instance_type}: measured at {widths} GPUs, and trial.gpus allows {bounds}"
+    note = f"{profile.instance_type}: measured at {widths} GPUs, and trial.gpus allows {bounds}"
+    return profile.only(allowed), (note,)
 
 
 def _with_room(
@@ -302,7 +342,7 @@ def _derived(
     )
     derived = (derive(profile, types[profile.instance_type], machine) for profile in convertible)
     candidates = [profile for profile in derived if profile is not None]
-    return min(candidates, key=lambda profile: profile.error, default=None)
+    return min(candidates, key=lambda profile: profile.speed_error, default=None)
 
 
 def _about_experiment(experiment: Experiment) -> Iterator[str]:
@@ -333,7 +373,7 @@ def shared_cores(problem: Problem) -> int | None:
 def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
     """Return the error for a plan without a profile; `notes` say which couldn't be used."""
     names = [machine.name for machine in instance_types(experiment)]
-    types = ", ".join(names[:3]) + (f" and {len(names) - 3} more types" if names[3:] else "")
+    types = _some(names)
     return UsageError(
         f"no profile of {experiment.train_file} on {types}, and planning rents nothing: `cloudtune "
         "run` measures it first, within the same limits, and `cloudtune profile` only measures; "

@@ -203,7 +203,7 @@ def profile_note(profile: ScalingProfile, today: str) -> ProfileNote:
         profile.source,
         profile.measured_at,
         age(profile.measured_at, today),
-        profile.error,
+        profile.speed_error,
         origin_text(profile, today),
         profile.provenance,
         profile.seen,

@@ -23,7 +23,7 @@ from typing import TypeAlias, get_args
 from cloudtune.model.fleet import Rented
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.scaling import PUBLISHED, Delay, ScalingProfile
+from cloudtune.model.scaling import ASSUMED, PUBLISHED, Delay, ScalingProfile
 from cloudtune.model.trial import TrialId, Width
 
 Place: TypeAlias = tuple[str, Width]  # instance type and width
@@ -210,7 +210,8 @@ class SpeedEstimates:
         curve = self._curves.setdefault(profile.instance_type, {})
         if width not in curve:
             seen = self._seen(profile.instance_type)
-            doubt = math.log(DOUBT) if profile.provenance.origin == PUBLISHED else 0.0
+            anothers = profile.provenance.origin in {PUBLISHED, ASSUMED}
+            doubt = math.log(DOUBT) if anothers else 0.0
             curve[width] = self._expected(seen, width, doubt)
         return curve[width]
 

@@ -18,6 +18,7 @@ from cloudtune.model.events import (
     TrialStarted,
 )
 from cloudtune.model.progress import TrialProgress
+from cloudtune.model.scaling import ASSUMED
 from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import TrialRules
 from cloudtune.policy.sessions import SessionKeeper
@@ -111,12 +112,13 @@ class StallWatch:
         width = trial.width
         assert offer is not None
         profile = state.profiled(offer).profile
-        has_profile = profile.script_hash or offer.instance_type.name in self._seen
+        timed = profile.script_hash and profile.provenance.origin != ASSUMED
+        has_profile = timed or offer.instance_type.name in self._seen
         if not has_profile or width not in profile.epoch:
             return math.inf
         measured = profile.epoch[width]
         # A trial without an epoch so far may be as slow as the slowest measured one.
-        spread = 1 + 2 * profile.error
+        spread = 1 + 2 * profile.speed_error
         if not trial.epoch_seconds and measured.mean:
             spread *= measured.high / measured.mean
         setting_up = max(profile.start.high, profile.resize.high)

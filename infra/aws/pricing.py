@@ -164,8 +164,11 @@ def rentable() -> tuple[Listing, ...]:
 
 def unfit() -> dict[str, str]:
     """Return the types that are never offered, by name, and why."""
-    kinds = instance_types().values()
-    return {kind.name: why for kind in kinds if (why := _why_not(kind))}
+    reasons = {row.instance_type.name: _why_not(row.instance_type) for row in listings()}
+    for row in rentable():
+        if row.on_demand is None:
+            reasons[row.instance_type.name] = "its price isn't known"
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _why_not(kind: InstanceType) -> str:

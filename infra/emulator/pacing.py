@@ -6,8 +6,8 @@ a worker is set up: sixteen machines start sixteen workers at once, but two core
 after another. A trial's quality is real; only its time is paced.
 
 The curve starts from the time of an epoch of the user's script on one core of this machine
-(`core_seconds`). An emulated V100 takes `core_factor` times that, other GPUs follow published
-ratios (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
+(`core_seconds`). An emulated V100 or T4 takes `core_factor` times that, other GPUs follow published
+speeds (profiles/ratios.csv), and more GPUs are faster by a table (pacing.csv).
 """
 
 import hashlib
@@ -50,12 +50,12 @@ def core_factor(gpu: str) -> tuple[float, str]:
 
     Such a GPU is slower than a core: pacing can only slow down, and many GPUs share the cores.
     """
-    (row,) = _rows("core_factor")
-    base = float(row["value"])
-    reference = row["gpu"]
+    factors = {row["gpu"]: float(row["value"]) for row in _rows("core_factor")}
+    reference = next(iter(factors))
+    base = factors[reference]
     set_to = f"set to {base:g} times a core's time"
-    if gpu == reference:
-        return base, f"{reference} {set_to}"
+    if gpu in factors:
+        return factors[gpu], f"{gpu} set to {factors[gpu]:g} times a core's time"
     ratio = ratios.between(reference, gpu)
     if ratio is None:
         return base, f"no published ratio for {gpu}, so it counts as a {reference}, {set_to}"

@@ -289,7 +289,7 @@ def cautious(request: PlanRequest, caution: float) -> PlanRequest:
     rentables = []
     for rentable in request.rentables:
         profile = rentable.profile.with_delays(lambda _name, measured: longer(measured))
-        profile = profile.slowed(math.exp(caution * profile.error))
+        profile = profile.slowed(math.exp(caution * profile.speed_error))
         epoch = {width: longer(measured) for width, measured in profile.epoch.items()}
         rentables.append(replace(rentable, profile=replace(profile, epoch=epoch)))
     return replace(request, rentables=tuple(rentables))

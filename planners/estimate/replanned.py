@@ -29,7 +29,7 @@ _SLOWER = 0.15
 def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draws:
     """Return the draws of a run that replans the rest; not cut off at the limits."""
     drawn = sample(request, plan, samples=samples, seed=seed)
-    error = request.rentable(plan.stages[0].groups[0].offer).profile.error
+    error = request.rentable(plan.stages[0].groups[0].offer).profile.speed_error
     if error <= NOISE or len(plan.stages) < 2 or request.limits == Limits():
         return drawn
     deviations = np.log(drawn.slowness) / error

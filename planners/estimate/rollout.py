@@ -6,7 +6,8 @@ With spread, each instance joins at its own time, and each trial starts when the
 - Trials start on present instances while others are still booting, unless the cost model expects
   them to wait: in several waves, until the first other one has joined.
 - A stage is over when its last trial is done, so stragglers make it longer than its mean.
-- `ScalingProfile.error` is one factor for all epochs on an instance type, drawn once per sample.
+- `ScalingProfile.speed_error` is one factor for all epochs on an instance type, drawn once per
+  sample.
 - Spot instances are interrupted at random, instead of slowing every epoch by the mean cost of that
   (`Rentable.epoch_seconds`). The behaviour of a pool is drawn once per sample, if several are
   possible; while the pool is dry, the plan waits for it.
@@ -129,7 +130,7 @@ class _Play:
         factors: dict[str, Floats] = {}
         for offer in plan.offers:
             if (name := offer.instance_type.name) not in factors:
-                factors[name] = self.dice.factor(self.request.rentable(offer).profile.error)
+                factors[name] = self.dice.factor(self.request.rentable(offer).profile.speed_error)
         return {offer: factors[offer.instance_type.name] for offer in plan.offers}
 
     def _staying(self, stage: Stage, groups: Sequence[Group]) -> dict[Offer, Ints]:

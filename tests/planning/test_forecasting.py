@@ -241,18 +241,18 @@ def test_a_confidence_is_asked_of_runs_on_spot(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("market", "hours", "said"),
-    [("spot", 5, {}), ("any", 2, {"cloud.max_instances": 4, "epochs.max": 10})],
+    ("market", "hours", "runs", "said"),
+    [("spot", 6, 15, {}), ("any", 2, 7, {"cloud.max_instances": 4, "epochs.max": 10})],
     ids=["nothing else", "on demand at three times the price"],
 )
 def test_a_confidence_is_met_where_only_runs_show_it(
-    market: str, hours: int, said: dict[str, int]
+    market: str, hours: int, runs: int, said: dict[str, int]
 ) -> None:
     """Draws of the stages wait through outages that a run works around."""
     pool = {"losses_per_hour": 2.0, "availability": 0.5}
     asked = spot_problem(**{"cloud.spot": pool, "cloud.market": market, **said})
     limits = Limits(hours * 3600.0, 40.0)
-    plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=7).plan
+    plan = make_plan(asked, limits, PlanOptions(confidence=0.9), runs=runs).plan
     assert {offer.market for offer in plan.offers} == {"spot"}
     assert present(plan.forecast.within) >= 0.9
 

@@ -147,7 +147,7 @@ def test_impossible_figures(tmp_path: Path, wrong: dict[str, Any], complaint: st
 
 T4 = InstanceType("g.4x", 4, "t4", 16384, 48, 196608)
 A100 = InstanceType("g.8x", 8, "a100", 40960, 96, 1179648)
-L40S = InstanceType("g.l40s", 8, "l40s", 46080, 96, 1179648)
+RADEON = InstanceType("g.radeon", 8, "radeon-pro-v520", 46080, 96, 1179648)
 
 
 def resolved(folder: Path, given: str | Path | None, *wanted: InstanceType) -> list[ScalingProfile]:
@@ -161,9 +161,10 @@ def test_a_bundled_profile_goes_before_what_was_measured(tmp_path: Path) -> None
 
 
 def test_it_is_derived_for_other_gpus_where_possible(tmp_path: Path) -> None:
-    result = resolved(tmp_path, "resnet18-cifar10-b2048@t4", L40S, A100, T4)
+    result = resolved(tmp_path, "resnet18-cifar10-b2048@t4", RADEON, A100, T4)
     assert [one.instance_type for one in result] == ["g.8x", "g.4x"]
-    assert [one.error for one in result] == [0.514, 0.05]
+    assert [one.error for one in result] == [0.0, 0.0]
+    assert [one.gpu_error for one in result] == [pytest.approx(0.38, abs=0.01), 0.05]
 
 
 def test_published_figures_in_a_file_are_of_any_script(tmp_path: Path) -> None:
@@ -177,3 +178,18 @@ def test_an_age_is_in_days() -> None:
     assert age("2026-01-31T23:59:00Z", "2026-02-02") == 2
     assert age("2026-02-02", "2026-01-31") == 0, "a clock may be off"
     assert age("long ago", "2026-01-31") is None
+
+
+def test_a_profile_from_before_gpus_had_an_error_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    write(path, [made("old")])
+    data = json.loads(path.read_text())
+    del data["profiles"][0]["gpu_error"]
+    path.write_text(json.dumps(data))
+    assert [one.gpu_error for one in read(path)] == [0.0]
+
+
+def test_an_impossible_error_of_a_gpu_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "p.json", [replace(made("bad"), gpu_error=-0.5)])
+    with pytest.raises(UsageError, match=r"`gpu_error` is -0\.5, and must be 0 or more"):
+        read(tmp_path / "p.json")

@@ -362,7 +362,7 @@ class SafetyNet:
         plan = self.fallback
         if plan is None or any(trial.history for trial in self._view.trials.values()):
             return 0.0
-        error = max(rentable.profile.error for rentable in self._request.rentables)
+        error = max(rentable.profile.speed_error for rentable in self._request.rentables)
         # Two standard deviations of the profile's error.
         return 2 * error * plan.estimate.seconds
 
