@@ -15,7 +15,7 @@ import pytest
 import cloudtune
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
 from cloudtune.model.events import EpochDone, RunStarted
-from cloudtune.running import runner
+from cloudtune.running import outcomes, runner
 from cloudtune.running.runner import Ended
 from cloudtune.runs import control, home
 from cloudtune.runs.job import Job
@@ -169,7 +169,7 @@ def test_what_looks_on_ends_no_run_and_is_reported_of(bench: Bench, simulated: l
 def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     asking = SimpleNamespace(asks_first="AWS")
-    monkeypatch.setattr("cloudtune.api.runs.provider_named", lambda _: asking)
+    monkeypatch.setattr("cloudtune.running.reporter.provider_named", lambda _: asking)
     with pytest.raises(UsageError, match="renting from AWS needs confirmation: pass yes=True"):
         cloudtune.run(path, **LIMITS)
     assert simulated == []
@@ -182,9 +182,9 @@ def test_an_unconfirmed_clean_up_raises_and_keeps_the_result(
     path = bench.ready()
     really = runner.run_job
 
-    def left(job: Job, watching: Any) -> Ended:
-        ended = really(job, watching)
-        return replace(ended, swept=runner.Swept(0.0, CleanupError("i-1 may bill", ("i-1",))))
+    def left(job: Job, reporter: Any) -> Ended:
+        ended = really(job, reporter)
+        return replace(ended, swept=outcomes.Swept(0.0, CleanupError("i-1 may bill", ("i-1",))))
 
     monkeypatch.setattr(runner, "run_job", left)
     with pytest.raises(CleanupError, match="i-1 may bill"):
