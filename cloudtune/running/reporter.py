@@ -83,7 +83,7 @@ class Reporter:
         """An event of the run, and the resulting commands."""
 
     def on_run_end(self) -> None:
-        """No more events come: the run has ended or failed, or goes on without this process."""
+        """No more events come, if any came: the run has ended or failed, or this process left it."""
 
     def on_head_start(self, run: HeadRun, offer: HeadOffer) -> None:
         """A head was launched, which controls the run from now on."""
@@ -100,7 +100,8 @@ class Reporter:
     def on_result(self, report: Report, swept: Swept) -> None:
         """The run has ended, with its best model saved and its instances returned.
 
-        `swept.unconfirmed` names instances that may be left; it is raised next.
+        `swept.unconfirmed` names instances that may be left; it is raised next. A run that found no
+        room in its region has a result as well, before it goes to the next region.
         """
 
 
