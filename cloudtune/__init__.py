@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from cloudtune.api.plans import Plan, plan
     from cloudtune.api.results import Result, load_run
     from cloudtune.api.runs import resume, run
-    from cloudtune.errors import CloudtuneError
+    from cloudtune.errors import CloudtuneError, DetachedError
     from cloudtune.experiment import Experiment
     from cloudtune.planners.base import InfeasibleError
+    from cloudtune.running.reporter import Reporter
     from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
     from cloudtune.train.calls import (
         epochs,
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpoint",
     "CloudtuneError",
+    "DetachedError",
     "Experiment",
     "GrowingBatch",
     "InfeasibleError",
     "Plan",
+    "Reporter",
     "Result",
     "StopTraining",
     "__version__",
@@ -78,9 +81,11 @@ __all__ = [
 _HOMES = {
     "Checkpoint": "cloudtune.train.checkpoint",
     "CloudtuneError": "cloudtune.errors",
+    "DetachedError": "cloudtune.errors",
     "Experiment": "cloudtune.experiment",
     "InfeasibleError": "cloudtune.planners.base",
     "Plan": "cloudtune.api.plans",
+    "Reporter": "cloudtune.running.reporter",
     "Result": "cloudtune.api.results",
     "StopTraining": "cloudtune.train.session",
     "backward": "cloudtune.train.torch",

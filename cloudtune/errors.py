@@ -54,6 +54,19 @@ class UnsavedError(CloudtuneError):
     exit_code = 8
 
 
+class DetachedError(CloudtuneError):
+    """An interrupt ended the following of a run that a head controls: it continues, and bills.
+
+    `run` is its name, for `cloudtune.load_run` and `cloudtune watch`.
+    """
+
+    exit_code = 9
+
+    def __init__(self, message: str, run: str) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 class CleanupError(CloudtuneError):
     """Instances of ours may still be running and billing; `instance_ids` names them."""
 

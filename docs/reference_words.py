@@ -270,7 +270,8 @@ EXIT_CODES = {
     "6": "no capacity in the cloud",
     "7": "clean-up not confirmed: instances may still bill, and their ids are printed",
     "8": "the best model couldn't be stored; the best that was is shown",
-    "130": "interrupted; everything was given back",
+    "9": "detached by Ctrl-C: the run continues on its [head](aws.md#the-head), and bills",
+    "130": "interrupted: what this machine controlled has ended in order, its instances returned",
 }
 
 ENVIRONMENT = (

@@ -30,7 +30,7 @@ from cloudtune.running.runner import Ended
 from cloudtune.runs.job import Job
 
 if TYPE_CHECKING:
-    from cloudtune.running.runner import Watch
+    from cloudtune.running.reporter import Reporter
 
 TRAIN = """
 import math, os, tempfile
@@ -465,21 +465,21 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     from cloudtune.engine.ledger import FileLedger
     from cloudtune.engine.loop import run as drive
     from cloudtune.engine.simulator import SimWorld, synthetic_metric
-    from cloudtune.running import dry_run, runner
+    from cloudtune.running import dry_run, outcomes, runner
     from cloudtune.runs import home
 
     jobs: list[Job] = []
 
-    def run_job(job: Job, watching: Callable[[str, Any], Watch]) -> Ended:
+    def run_job(job: Job, reporter: Reporter) -> Ended:
         folder = home.new_run(job.experiment.name)
         job = replace(job, run=folder.name)
         jobs.append(job)
         policy = job.policy()
         world = SimWorld(job.rentables, job.experiment.metric.name, synthetic_metric("min", 3), 3)
         with contextlib.closing(FileLedger(folder / home.LEDGER, job.to_json())) as ledger:
-            watch = runner._patient(watching(job.run, policy), folder / runner.SCREEN_LOG)
-            drive(policy, world, ledger, watch)
-        return runner.Ended(folder, policy, runner.Swept(0.0))
+            reporter.on_run_start(job, policy)
+            drive(policy, world, ledger, runner.patient(reporter.on_event, folder))
+        return runner.Ended(folder, policy, outcomes.Swept(0.0))
 
     monkeypatch.setattr(runner, "run_job", run_job)
     # It imports the script, and torch with it, in a process of its own.

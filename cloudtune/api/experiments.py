@@ -1,38 +1,26 @@
 """Load experiments from a file, a mapping of fields, or an `Experiment`."""
 
-import contextlib
 import datetime as dt
 import inspect
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeAlias
 
 from cloudtune.api.functions import written
-from cloudtune.api.scripts import parse_metric, parse_search
-from cloudtune.engine.ledger import read_entries
-from cloudtune.errors import CloudtuneError, UsageError, allowed_names
+from cloudtune.api.scripts import experiment_beside, is_script, parse_metric, parse_search
+from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
-from cloudtune.infra.provider import HeadOffer, provider_named
-from cloudtune.model.plans import Limits
-from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning import make
-from cloudtune.planning.make import Planned
-from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
-from cloudtune.planning.stages import PlanOptions, Problem
-from cloudtune.runs import history, home
-from cloudtune.runs.job import choices, job_of_ledger, named_sampler
+from cloudtune.infra.provider import provider_named
+from cloudtune.planning.stages import PlanOptions
+from cloudtune.running.regions import ranked
+from cloudtune.runs import history
+from cloudtune.runs.control import to_stderr
+from cloudtune.runs.job import choices, named_sampler
 from cloudtune.train.user_script import loading
 
-# Until a head controls its run, where none has yet: it may build its environment first.
-_HEAD_SECONDS = 480.0
-# The last runs say how long a head takes to control one.
-_RECENT_HEADS = 5
-
-# A YAML file, the same fields as a mapping, or an experiment.
+# A YAML file, a training script, the fields of an experiment as a mapping, or an experiment.
 Source: TypeAlias = str | Path | Mapping[str, Any] | Experiment
 
 # The field of the experiment that each option overrides.
@@ -53,6 +41,8 @@ OVERRIDES = {
     "objective": "objective",
     "try_first": "trial.try_first",
 }
+# All options of an experiment: these two override several fields.
+OPTIONS = (*OVERRIDES, "search", "metric")
 
 
 def checked_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,14 +52,9 @@ def checked_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
         UsageError: an option doesn't exist.
     """
     for name in given:
-        if name not in OVERRIDES:
-            raise UsageError(f"unknown option {name!r}; {allowed_names(name, OVERRIDES)}")
+        if name not in OPTIONS:
+            raise UsageError(f"unknown option {name!r}; {allowed_names(name, OPTIONS)}")
     return given
-
-
-def given_words(options: Mapping[str, Any]) -> list[str]:
-    """Return the options that aren't None as words of a command line: "--deadline=2h"."""
-    return [f"--{name}={value}" for name, value in options.items() if value is not None]
 
 
 def refuse_while_loading() -> None:
@@ -120,14 +105,36 @@ def file_of(function: Callable[..., object]) -> Path | None:
 def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     """Return an experiment with options applied; options that are None are ignored.
 
-    `given` has the keys of `OVERRIDES`: numbers are seconds or dollars, and instances and history
-    may be comma-separated. `search` is a list of texts such as "lr=uniform(0, 1)", and `metric` is
-    a text such as "accuracy:max".
+    `given` has the keys of `OPTIONS`: numbers are seconds or dollars, and instances and history may
+    be comma-separated. `search` has spaces by parameter, or texts such as "lr=uniform(0, 1)";
+    `metric` is a text such as "accuracy:max". The experiment of a script is the file beside it,
+    which is written if it is missing.
 
     Raises:
         ExperimentError: mistakes in the experiment or the options.
-        UsageError: its strategy, allocator, fleet and sampler can't be combined.
+        UsageError: its strategy, allocator, fleet and sampler can't be combined; or script and
+            options lack something.
     """
+    refuse_while_loading()
+    if isinstance(source, str | Path) and is_script(Path(source)):
+        source = experiment_beside(Path(source), given, ask=None, show=to_stderr)
+    fields = source.to_json() if isinstance(source, Experiment) else source
+    if isinstance(fields, Mapping):
+        fields = with_named_function(fields)
+    experiment = Experiment.load(
+        fields,
+        _overrides(given),
+        lambda provider: provider_named(provider).known_types(),
+        choices(),
+        _mistakes_in,
+    )
+    named_sampler(experiment)  # refuses combinations that don't work
+    experiment.check_train()
+    return experiment
+
+
+def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an experiment that options override, by dotted name."""
     overrides = {
         field: given[option] for option, field in OVERRIDES.items() if given.get(option) is not None
     }
@@ -150,20 +157,17 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
             overrides["metric.mode"] = mode
     if isinstance(overrides.get("history"), str) and overrides["history"] not in {"auto", "off"}:
         overrides["history"] = _names(overrides["history"])
-    refuse_while_loading()
-    fields = source.to_json() if isinstance(source, Experiment) else source
-    if isinstance(fields, Mapping):
-        fields = with_named_function(fields)
-    experiment = Experiment.load(
-        fields,
-        overrides,
-        lambda provider: provider_named(provider).known_types(),
-        choices(),
-        _mistakes_in,
-    )
-    named_sampler(experiment)  # refuses combinations that don't work
-    experiment.check_train()
-    return experiment
+    return overrides
+
+
+def for_renting(
+    source: Source,
+    given: Mapping[str, Any],
+    profile: str | None = None,
+    options: PlanOptions | None = None,
+) -> Experiment:
+    """Return an experiment (`load_experiment`) in the region that is best for it; see `ranked`."""
+    return ranked(load_experiment(source, given), profile, options)[0]
 
 
 def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
@@ -177,83 +181,3 @@ def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
-
-
-def head_for(wanted: Experiment, *, force: bool = False) -> HeadOffer | None:
-    """Return the instance that would control a run; None if this machine can, unless forced.
-
-    Raises:
-        UsageError: the price of that instance is unknown.
-    """
-    return provider_named(wanted.cloud.provider).head(wanted, home.home(), force=force)
-
-
-def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:
-    """Return an experiment whose charges include its head: what an hour costs, its start."""
-    if offer is None:
-        return wanted
-    seconds = wanted.charges.head_seconds or _head_seconds()
-    update = {"head": offer.usd_per_hour, "head_seconds": seconds}
-    return wanted.model_copy(update={"charges": wanted.charges.model_copy(update=update)})
-
-
-def _head_seconds() -> float:
-    """Return how long heads took from `run` to the begin of the run: the median of the last ones.
-
-    Runs that were measured first don't count, as that is in the same seconds.
-    """
-    from cloudtune.infra.heads.remote_runs import is_remote  # noqa: PLC0415  storage takes long
-
-    seconds: list[float] = []
-    for folder in reversed(home.run_folders()):
-        with contextlib.suppress(CloudtuneError):  # of another version, or damaged
-            if is_remote(folder) and not job_of_ledger(folder / home.LEDGER).measuring:
-                entries = itertools.islice(read_entries(folder / home.LEDGER), 1)
-                seconds += [entry.event.at for entry in entries]
-        if len(seconds) == _RECENT_HEADS:
-            break
-    return median(seconds) if seconds else _HEAD_SECONDS
-
-
-def limits_of(experiment: Experiment) -> Limits:
-    """Return the limits of an experiment."""
-    return Limits(experiment.limits.deadline, experiment.limits.budget)
-
-
-def load_problem(experiment: Experiment, profile: str | None) -> Problem:
-    """Return the planning problem of an experiment.
-
-    `profile` is a file or the name of a published profile; None uses measured or observed timings.
-
-    Raises:
-        UsageError: the script's speed is unknown on all of its instance types.
-    """
-    profiles = stored_profiles(experiment, profile)
-    problem = problem_of(experiment, profiles)
-    if not profiles and not problem.rentables:  # not observed in earlier runs either
-        raise no_profile(experiment)
-    return problem
-
-
-def plan_or_forced(
-    problem: Problem,
-    limits: Limits,
-    options: PlanOptions,
-    elapsed: float = 0.0,
-    *,
-    force: bool,
-    insists: Callable[[], None],
-) -> Planned:
-    """Return the plan of a run; with `force` also one beyond the limits, after calling `insists`.
-
-    Raises:
-        InfeasibleError: no plan meets the limits, without `force`.
-    """
-    try:
-        return make.make_plan(problem, limits, options, elapsed)
-    except InfeasibleError:
-        if not force:
-            raise
-    planned = make.make_plan(problem, limits, options, elapsed, force=True)
-    insists()
-    return planned

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.api import experiments
-from cloudtune.api.regions import for_renting
 from cloudtune.api.tables import frame, notebook_table
 from cloudtune.model.text import cost_format
 from cloudtune.model.units import format_seconds
-from cloudtune.planning import make, plan_file, proposal
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning import alternatives, make, plan_file, proposal
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
+from cloudtune.running import heads
+from cloudtune.running.problems import limits_of, load_problem
+from cloudtune.running.reporter import Reporter
 from cloudtune.runs import home
 from cloudtune.runs.job import choice_of
 
@@ -223,17 +226,21 @@ def plan(
     objective: Objective | None = None,
     planner: str | None = None,
     confidence: float | None = None,
+    point: int | None = None,
+    reporter: Reporter | None = None,
     **given: Any,
 ) -> Plan:
     """Return a run's plan, duration and cost. Rents nothing.
 
-    `experiment` is a YAML file, the same fields as a mapping, or a `cloudtune.Experiment`. In a
-    mapping, `train` may be a function at the top level of a file. `given` overrides its fields:
-    `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
+    `experiment` is a YAML file, a training script, the fields of an experiment as a mapping, or a
+    `cloudtune.Experiment`. In a mapping, `train` may be a function at the top level of a file.
+    `given` overrides its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
     `trials`, `initial` (configurations to try first), `strategy`, `max_instances`, `provider`,
-    `instances`, `market`, `seed`, `storage` and `history`. `profile` is the file of a measured
-    profile, or the name of a published one; `objective` ("best", "cost", "time" or "trials"),
-    `planner` and `confidence` (0.5 to 0.999) are those of `cloudtune plan`.
+    `instances`, `market`, `epochs`, `search`, `metric` ("accuracy:max"), `seed`, `storage`,
+    `history` and `try_first`. `profile` is the file of a measured profile, or the name of a
+    published one; `objective` ("best", "cost", "time" or "trials"), `planner` and `confidence` (0.5
+    to 0.999) are those of `cloudtune plan`. `point` chooses a plan of the front by its number, from
+    1. `reporter` hears of the plan, or of why there is none.
 
         plan = cloudtune.plan("experiment.yaml", deadline="2h", budget="$40")
         plan.dollars, plan.seconds, plan.within
@@ -245,15 +252,20 @@ def plan(
         InfeasibleError: no plan meets the limits; its attributes have the nearest plans.
     """
     home.close()
+    reporter = reporter or Reporter()
     options = PlanOptions(objective, planner, confidence)
-    asked = {**experiments.checked_options(given), "objective": objective}
-    wanted = for_renting(experiment, asked, profile, options)
-    wanted = experiments.with_head(wanted, experiments.head_for(wanted))
+    overrides = {**experiments.checked_options(given), "objective": objective}
+    wanted = experiments.for_renting(experiment, overrides, profile, options)
+    wanted = heads.with_head(wanted, heads.head_for(wanted))
     options.check(choice_of(wanted))
     with home.with_module(wanted):
-        problem = experiments.load_problem(wanted, profile)
-        return Plan(
-            make.make_plan(
-                problem, experiments.limits_of(wanted), options, wanted.charges.head_start
-            )
-        )
+        problem = load_problem(wanted, profile)
+        try:
+            planned = make.make_plan(problem, limits_of(wanted), options, wanted.charges.head_start)
+        except InfeasibleError as error:
+            reporter.on_infeasible(error, problem)
+            raise
+        if point is not None:
+            planned = alternatives.at_point(planned, point)
+        reporter.on_planned(planned)
+        return Plan(planned)

@@ -19,15 +19,18 @@ def is_script(path: Path) -> bool:
     return path.suffix == ".py"
 
 
-def parse_search(texts: Sequence[str]) -> dict[str, Any]:
+def parse_search(search: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     """Return parameters by name from texts such as "lr=loguniform(1e-4, 1)" or "batch_size=64".
 
-    The kinds are those of an experiment file; a plain value is a constant.
+    The kinds are those of an experiment file; a plain value is a constant. A mapping, with spaces
+    as in an experiment file, is returned as it is.
 
     Raises:
         UsageError: a text isn't NAME=SPACE, or the space is unknown.
     """
-    return dict(_parameter(text) for text in texts)
+    if isinstance(search, Mapping):
+        return dict(search)
+    return dict(_parameter(text) for text in search)
 
 
 def _parameter(text: str) -> tuple[str, Any]:

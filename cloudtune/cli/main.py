@@ -101,7 +101,7 @@ def cli() -> None:
 
     Exit codes: 0 done, 1 error, 2 usage or bad experiment, 3 infeasible, 4 stopped by budget,
     5 stopped by deadline, 6 no capacity, 7 clean-up not confirmed, 8 best model not
-    saved, 130 interrupted and cleaned up.
+    saved, 9 detached: the run continues on its head and bills, 130 interrupted.
     """
 
 

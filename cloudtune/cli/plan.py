@@ -80,8 +80,6 @@ def init(*, script: Path, target: Path | None, force: bool) -> None:
 def plan(
     *,
     experiment: Path,
-    profile: str | None,
-    point: int | None,
     html: Path | None,
     save: Path | None,
     output: str,
@@ -91,29 +89,26 @@ def plan(
     """Show a run's plan, duration and cost, and the alternatives. Rents nothing."""
     gc.set_threshold(_NEW_OBJECTS)  # for the imports, too
 
-    from cloudtune.api import experiments
-    from cloudtune.api.regions import for_renting
+    from cloudtune.api import plans
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.planning import alternatives, plan_file
-    from cloudtune.planning.make import make_plan
+    from cloudtune.running.reporter import Reporter
+
+    class PlanReporter(Reporter):
+        """Prints why there is no plan."""
+
+        def on_infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+            show_infeasible(error, output, problem)
 
     check_page(html)
-    experiment = options.file_of(experiment, given)
-    planning = options.plan_options_of(given)
-    wanted = for_renting(experiment, given, profile, planning)
-    wanted = experiments.with_head(wanted, experiments.head_for(wanted))
-    problem = experiments.load_problem(wanted, profile)
-    limits = experiments.limits_of(wanted)
+    source = options.file_of(experiment, given)
     try:
-        planned = make_plan(problem, limits, planning, wanted.charges.head_start)
-    except InfeasibleError as error:
-        return show_infeasible(error, output, problem)
-    if point is not None:
-        planned = alternatives.at_point(planned, point)
+        made = plans.plan(source, reporter=PlanReporter(), **given)
+    except InfeasibleError as error:  # already shown
+        return error.exit_code
     if save is not None:
-        plan_file.save_plan(save, planned)
-    words = command_words(experiment, {**given, "profile": profile})
-    show_planned(planned, output, command=words, verbose=verbose, html=html)
+        made.save(save)
+    words = command_words(source, {**given, "point": None})
+    show_planned(made.planned, output, command=words, verbose=verbose, html=html)
     return 0
 
 
@@ -155,7 +150,7 @@ def show_planned(
         options.print_data({"feasible": True, **to_json(proposal)}, output)
 
 
-def tell_insisted() -> None:
+def show_forced() -> None:
     """Print that the run starts although no plan meets its limits."""
     click.echo("No plan meets the limits; the run continues until it reaches one.", err=True)
 
@@ -200,12 +195,13 @@ def simulate(
     **given: Any,
 ) -> int:
     """Simulate the run in virtual time: same policy, synthetic learning curves, no cloud."""
-    from cloudtune.api.experiments import limits_of, load_experiment, load_problem, plan_or_forced
+    from cloudtune.api.experiments import load_experiment
     from cloudtune.display.report_screen import show_report
     from cloudtune.display.terminal import console
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.planning.plan_file import job_of
     from cloudtune.planning.problem import shared_cores
+    from cloudtune.running.problems import limits_of, load_problem, plan_or_forced
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
 
@@ -218,7 +214,7 @@ def simulate(
             limits_of(wanted),
             options.plan_options_of(given),
             force=force,
-            insists=tell_insisted,
+            insists=show_forced,
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)

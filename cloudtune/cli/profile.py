@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.trial import Parallel
-    from cloudtune.running.measuring import Measured
+    from cloudtune.running.outcomes import Measured
     from cloudtune.runs.job import Job
 
 
@@ -32,8 +33,8 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     Raises:
         UsageError: there is no terminal to ask on.
     """
-    from cloudtune.api.experiments import limits_of
     from cloudtune.infra.provider import provider_named
+    from cloudtune.running.problems import limits_of
     from cloudtune.runs.job import basis_of
 
     whose = provider_named(wanted.cloud.provider).asks_first
@@ -116,13 +117,13 @@ def profile(
     **given: Any,
 ) -> None:
     """Measure how the script scales on rented instances of each type."""
-    from cloudtune.api.experiments import limits_of
-    from cloudtune.api.flow import refuse_interrupted
-    from cloudtune.api.regions import for_renting
-    from cloudtune.display.run_screen import measure_watch
+    from cloudtune.api.experiments import for_renting
+    from cloudtune.display.run_screen import print_measuring_event
     from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
     from cloudtune.running import dry_run, measuring, runner
+    from cloudtune.running.flow import refuse_interrupted
+    from cloudtune.running.problems import limits_of
 
     wanted = for_renting(experiment, given)
     runner.enter_environment(wanted)
@@ -137,7 +138,7 @@ def profile(
         measured = measuring.measure(
             wanted,
             name,
-            measure_watch(console()),
+            functools.partial(print_measuring_event, console()),
             pace=pace,
             limits=limits,
             epochs=epochs,

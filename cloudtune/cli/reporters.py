@@ -4,124 +4,229 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.api.watching import Onlooker, screen_of
-from cloudtune.cli.plan import show_infeasible, tell_insisted
+from cloudtune.cli.plan import show_forced, show_infeasible
 from cloudtune.cli.profile import confirm_rental, measured_for, show_measured
 from cloudtune.display.plan_screen import show_saved
-from cloudtune.display.report_screen import emulated_text
-from cloudtune.display.run_screen import measure_watch
+from cloudtune.display.report_screen import emulated_text, show_report
+from cloudtune.display.run_screen import RunScreen, print_measuring_event, screen_for
 from cloudtune.display.terminal import console
+from cloudtune.errors import UnsavedError
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.serialization import encode, encode_kind
+from cloudtune.running.reporter import Reporter
+from cloudtune.running.runner import enter_environment
 from cloudtune.runs.job import basis_of
+from cloudtune.runs.report import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
+    from cloudtune.infra.provider import HeadOffer
     from cloudtune.model.commands import Command
     from cloudtune.model.events import Event
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.planning.make import Planned
     from cloudtune.planning.stages import Problem
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.running.measuring import Measured
-    from cloudtune.running.runner import Watch
+    from cloudtune.running.outcomes import HeadRun, Measured, Swept
     from cloudtune.runs.job import Job
+    from cloudtune.runs.report import Report
 
 
-class Quiet(Onlooker):
-    """Prints only the final report and why there is no plan, but asks a person before renting."""
+class QuietReporter(Reporter):
+    """Prints only the final report and why there is no plan, but asks a person before renting.
 
-    def __init__(self, *, yes: bool = False, goes_on: bool = False) -> None:
-        self._yes = yes
-        self._begun = "resumed" if goes_on else ""
+    Where a head controls the run, its command prints these, and they are passed on.
+    """
 
-    def confirm(self, experiment: Experiment, job: Job | None) -> None:
-        confirm_rental(experiment, job, yes=self._yes)
+    head_options: tuple[str, ...] = ("--quiet",)
 
-    def insists(self) -> None:
-        tell_insisted()
+    def __init__(self) -> None:
+        self._on_head = False
+        self._head_errors = ""
+        self._infeasible: InfeasibleError | None = None
 
-    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+    def has_shown(self, error: Exception) -> bool:
+        """Whether an error was printed already, here or by the head's command."""
+        by_head = self._on_head and str(error) in self._head_errors
+        return by_head or error is self._infeasible
+
+    def on_local_start(self, experiment: Experiment) -> None:
+        """Continue this command in the Python of the experiment's environment, if it differs."""
+        enter_environment(experiment)
+
+    def on_confirm(self, experiment: Experiment, job: Job | None) -> None:
+        confirm_rental(experiment, job, yes=False)
+
+    def on_forced(self) -> None:
+        show_forced()
+
+    def on_infeasible(self, error: InfeasibleError, problem: Problem) -> None:
+        self._infeasible = error
         show_infeasible(error, "table", problem)
 
+    def on_head_start(self, run: HeadRun, offer: HeadOffer) -> None:
+        self._on_head = True
+        name = run.folder.name
+        what = f"{offer.instance_type}, ${offer.usd_per_hour:.4g} an hour"
+        click.echo(f"{run.head} ({what}) controls run {name}.", err=True)
+        click.echo(
+            f"It continues without this machine: follow it with `cloudtune watch {name}`, stop it "
+            f"with `cloudtune stop {name}`; on other machines {name} is {run.remote.storage}",
+            err=True,
+        )
 
-class Terminal(Quiet):
-    """Reports everything to a terminal."""
+    def on_head_output(self, text: str) -> None:
+        click.echo(text, nl=False)
 
-    def measures(self) -> Watch:
+    def on_head_errors(self, text: str) -> None:
+        self._head_errors += text
+        click.echo(text, nl=False, err=True)
+
+    def on_head_end(self, run: HeadRun) -> None:
+        click.echo(f"Head {run.head} has terminated.", err=True)
+
+    def on_result(self, report: Report, swept: Swept) -> None:
+        if not self._on_head:
+            self.show_result(report, swept)
+            _show_failure(report)
+
+    def show_result(self, report: Report, swept: Swept) -> None:
+        """Print the report, and whether instances are left."""
+        out = console()
+        show_report(out, report)
+        if swept.unconfirmed is None:
+            checked = time.strftime("%H:%M:%S", time.localtime(swept.checked_at))
+            out.print(f"0 instances left (checked {checked})")
+        name = report.job.run
+        out.print(f"More: cloudtune report {name}")
+        if report.policy.ended and not report.policy.why_over():
+            more = "--deadline +1h --budget '+$10'"
+            out.print(f"Continue: cloudtune resume {name} {more}")
+
+
+def _show_failure(report: Report) -> None:
+    """Print why a run failed, if it did."""
+    policy = report.policy
+    code = 1 if policy.exit_code is None else policy.exit_code
+    if code == UnsavedError.exit_code:
+        click.echo("error: the best model could not be saved to storage", err=True)
+    if code != 1:
+        return
+    failed = policy.first_error()
+    if failed is None or policy.trouble:
+        click.echo(f"error: {policy.trouble or 'no instance was left to train on'}", err=True)
+        return
+    which = "no trial can continue"
+    if policy.failed_alike > 1:
+        which = f"{policy.failed_alike} trials failed with the same error, so the run ended"
+    elif all(trial.error for trial in policy.trials.values()):
+        which = "every trial failed"
+    click.echo(f"error: {which}; the first: {failed.id}: {failed.error}", err=True)
+    click.echo(failed.traceback, err=True)
+
+
+class TerminalReporter(QuietReporter):
+    """Reports everything to a terminal; on a head, its command does."""
+
+    head_options = ()
+
+    def __init__(self, *, resumes: bool = False) -> None:
+        super().__init__()
+        self._resumed = " resumed" if resumes else ""
+        self._open = contextlib.ExitStack()
+        self.screen: RunScreen | None = None
+
+    def on_measuring_start(self, experiment: Experiment) -> None:  # noqa: ARG002
         console().print(
             "This script has no profile yet: measuring it first, within the same limits."
         )
-        return measure_watch(console())
 
-    def measured(self, measured: Measured, kept: Path) -> None:
-        show_measured(measured, kept)
+    def on_measuring_event(self, event: Event, commands: tuple[Command, ...]) -> None:
+        print_measuring_event(console(), event, commands)
 
-    def has_measured(self, experiment: Experiment, dollars: float) -> None:
+    def on_measured(self, measured: Measured, path: Path) -> None:
+        show_measured(measured, path)
+
+    def on_measuring_end(self, experiment: Experiment, dollars: float) -> None:
         limited = dollars > 0 and experiment.limits.budget is not None
         rest = "; the run gets the rest of the budget" if limited else ""
         console().print(f"{measured_for(experiment, dollars)}{rest}.")
 
-    def planned(self, planned: Planned) -> None:
+    def on_planned(self, planned: Planned) -> None:
         """Show the first ten lines of `cloudtune plan`: the expected result."""
         from cloudtune.display.plan_screen import show_head
         from cloudtune.planning.proposal import propose
 
         show_head(console(), propose(planned, others="none"))
 
-    def taken_over(self, saved: Job) -> None:
-        basis = basis_of(saved.experiment, saved.rentables)
-        show_saved(console(), saved.plan, basis.text)
+    def on_saved_plan(self, job: Job) -> None:
+        basis = basis_of(job.experiment, job.rentables)
+        show_saved(console(), job.plan, basis.text)
 
-    def begins(self, job: Job) -> None:
+    def on_start(self, job: Job) -> None:
         if provider_named(job.experiment.cloud.provider).paced:
             console().print(emulated_text(job))
 
-    @contextlib.contextmanager
-    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        console().print(f"Run {job.run} {self._begun}".rstrip())
-        with screen_of(job, policy, console()) as screen:
-            yield screen.watch
+    def on_run_start(self, job: Job, policy: RunPolicy) -> None:
+        if self._on_head:
+            return
+        console().print(f"Run {job.run}{self._resumed}")
+        self.screen = self._open.enter_context(screen_for(job, policy, console()))
+
+    def on_event(self, event: Event, commands: tuple[Command, ...]) -> None:
+        if self.screen is not None:
+            self.screen.watch(event, commands)
+
+    def on_run_end(self) -> None:
+        self._open.close()
 
 
-class JsonLines(Quiet):
+class JsonReporter(QuietReporter):
     """Writes one JSON object per line to standard output, `type` first (docs/watch.md)."""
 
-    def measures(self) -> Watch:
-        return tell_event
+    head_options = ("--output=jsonl",)
 
-    def measured(self, measured: Measured, kept: Path) -> None:
-        tell("measured", profile=encode(measured.profile), kept=str(kept), dollars=measured.dollars)
+    def __init__(self) -> None:
+        super().__init__()
+        self._policy: RunPolicy | None = None
 
-    def infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
-        tell("infeasible", message=str(error))
+    def on_measuring_event(self, event: Event, commands: tuple[Command, ...]) -> None:
+        _write_event(event, commands)
 
-    def planned(self, planned: Planned) -> None:
+    def on_measured(self, measured: Measured, path: Path) -> None:
+        profile = encode(measured.profile)
+        _write("measured", profile=profile, kept=str(path), dollars=measured.dollars)
+
+    def on_infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
+        self._infeasible = error
+        _write("infeasible", message=str(error))
+
+    def on_planned(self, planned: Planned) -> None:
         """Write the plan as `cloudtune plan -o json` does."""
-        from cloudtune.planning.proposal import propose, to_json
+        from cloudtune.planning.proposal import propose
+        from cloudtune.planning.proposal import to_json as plan_to_json
 
-        tell("plan", **to_json(propose(planned)))
+        _write("plan", **plan_to_json(propose(planned)))
 
-    @contextlib.contextmanager
-    def watching(self, job: Job, policy: RunPolicy) -> Iterator[Watch]:
-        """Write each event with its commands and the state of the run."""
-        tell("run", run=job.run)
-        yield told_as_lines(policy)
+    def on_run_start(self, job: Job, policy: RunPolicy) -> None:
+        if not self._on_head:
+            self._policy = policy
+            _write("run", run=job.run)
 
-
-def told_as_lines(policy: RunPolicy) -> Watch:
-    """Return a watch that writes each event of a run as a line of JSON."""
-
-    def watch(event: Event, commands: tuple[Command, ...]) -> None:
+    def on_event(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Write an event with its commands and the state of the run."""
+        policy = self._policy
+        if policy is None:
+            return
         best = policy.best
-        tell_event(
+        _write_event(
             event,
             commands,
             dollars=policy.fleet.dollars(event.at),
@@ -129,14 +234,17 @@ def told_as_lines(policy: RunPolicy) -> Watch:
             best=None if best is None else encode(best),
         )
 
-    return watch
+    def show_result(self, report: Report, swept: Swept) -> None:
+        instances_left = 0 if swept.unconfirmed is None else None
+        _write("report", instances_left=instances_left, **to_json(report))
 
 
-def tell_event(event: Event, commands: tuple[Command, ...], **more: Any) -> None:
+def _write_event(event: Event, commands: tuple[Command, ...], **more: Any) -> None:
     """Write an event and its commands as a line of JSON."""
-    tell("event", **more, event=encode_kind(event), commands=[encode_kind(c) for c in commands])
+    encoded = [encode_kind(command) for command in commands]
+    _write("event", **more, event=encode_kind(event), commands=encoded)
 
 
-def tell(kind: str, **fields: Any) -> None:
+def _write(kind: str, **fields: Any) -> None:
     """Write a line of JSON to standard output."""
     click.echo(json.dumps({"type": kind, **fields}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from pathlib import Path
@@ -31,28 +30,24 @@ def watch(run: str | None, output: str) -> int:
     Ends with the run and returns its exit code, or 1 if its controller has died. Ctrl-C stops
     watching, not the run.
     """
-    from cloudtune.api.contact import is_driven
-    from cloudtune.api.watching import followed, screen_of
-    from cloudtune.cli.reporters import tell, told_as_lines
+    from cloudtune.cli.reporters import JsonReporter, TerminalReporter
+    from cloudtune.running.contact import is_driven
+    from cloudtune.running.following import follow_entries
     from cloudtune.runs.job import job_of_ledger
 
     folder = home.find_run(run)
     job = job_of_ledger(folder / home.LEDGER)
     policy = job.policy()
     ledger = folder / home.LEDGER
-    entries = followed(ledger, lambda: policy.ended, is_driven(folder))
-    screen = None
-    with contextlib.ExitStack() as shown:
-        if output == "jsonl":
-            tell("run", run=folder.name)
-            seen = told_as_lines(policy)
-        else:
-            console().print(f"Run {folder.name}")
-            screen = shown.enter_context(screen_of(job, policy, console()))
-            seen = screen.watch
-        for entry in entries:
+    reporter = JsonReporter() if output == "jsonl" else TerminalReporter()
+    reporter.on_run_start(job, policy)
+    try:
+        for entry in follow_entries(ledger, lambda: policy.ended, is_driven(folder)):
             policy.handle(entry.event)
-            seen(entry.event, entry.commands)
+            reporter.on_event(entry.event, entry.commands)
+    finally:
+        reporter.on_run_end()
+    screen = reporter.screen if isinstance(reporter, TerminalReporter) else None
     if screen is not None and console().is_terminal:
         console().print(screen.drawn(policy.now))
     if policy.ended and policy.exit_code is not None:

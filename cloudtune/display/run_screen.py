@@ -25,6 +25,7 @@ from cloudtune.model.commands import (
 from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import OVER, Status, TrialProgress
 from cloudtune.model.text import (
+    cost_format,
     counted,
     gpus_text,
     machine_text,
@@ -32,6 +33,9 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_seconds
+from cloudtune.policy.run import RunPolicy
+from cloudtune.runs.job import Job, basis_of
+from cloudtune.strategies.rungs import rung_epochs
 
 _PROGRESS_SECONDS = 15.0
 _GLANCE_SECONDS = 0.5
@@ -336,32 +340,43 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
-def measure_watch(out: Console) -> Callable[[events.Event, tuple[Command, ...]], None]:
-    """Return a watch that prints a measurement as it proceeds."""
+def screen_for(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
+    """Return the screen of a run of a job."""
+    epochs = job.experiment.span
+    panel = RunPanel(
+        policy,
+        forecast=job.plan.forecast,
+        before=job.measuring,
+        free=job.plan.free,
+        cost=cost_format(job.plan.offers),
+        emulated=basis_of(job.experiment, job.rentables).emulated,
+        scale=job.experiment.scale,
+    )
+    return RunScreen(out, panel, rung_epochs(epochs.min, epochs.max, job.experiment.eta))
 
-    def watch(event: events.Event, commands: tuple[Command, ...]) -> None:
-        lines = []
-        match event:
-            case events.InstanceLaunched():
-                lines.append(f"{event.instance} launched")
-            case events.NodeJoined():
-                lines.append("joined the cluster")
-            case events.InstanceGone():
-                lines.append("returned")
-            case events.TrialFailed():
-                lines.append(f"{_trial(event.session)} failed: {event.error}")
-            case events.TrialLost():
-                lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
-            case _:
-                pass
-        starts = [c for c in commands if isinstance(c, StartTrial)]
-        if starts:
-            lines.append(
-                f"trains {counted(len(starts), 'trial')}, "
-                f"{gpus_text(starts[0].width, starts[0].parallel)} each"
-            )
-        with never_waiting():
-            for line in lines:
-                out.print(f"{format_clock(event.at):>5}  {line}", markup=False)
 
-    return watch
+def print_measuring_event(out: Console, event: events.Event, commands: tuple[Command, ...]) -> None:
+    """Print an event of a measurement."""
+    lines = []
+    match event:
+        case events.InstanceLaunched():
+            lines.append(f"{event.instance} launched")
+        case events.NodeJoined():
+            lines.append("joined the cluster")
+        case events.InstanceGone():
+            lines.append("returned")
+        case events.TrialFailed():
+            lines.append(f"{_trial(event.session)} failed: {event.error}")
+        case events.TrialLost():
+            lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
+        case _:
+            pass
+    starts = [c for c in commands if isinstance(c, StartTrial)]
+    if starts:
+        lines.append(
+            f"trains {counted(len(starts), 'trial')}, "
+            f"{gpus_text(starts[0].width, starts[0].parallel)} each"
+        )
+    with never_waiting():
+        for line in lines:
+            out.print(f"{format_clock(event.at):>5}  {line}", markup=False)

@@ -4,13 +4,16 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from cloudtune.engine.ledger import Ledger
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.commands import Command, Launch, StartTrial
 from cloudtune.model.events import Event
 from cloudtune.policy.base import Policy
+
+# Hears each event of a run, and the resulting commands.
+EventListener: TypeAlias = Callable[[Event, tuple[Command, ...]], object]
 
 # The maximum number of events at one instant; `_EACH` more for each trial and earlier instance.
 _AT_ONCE = 3_000
@@ -31,7 +34,7 @@ def run(
     policy: Policy,
     world: World,
     ledger: Ledger,
-    watch: Callable[[Event, tuple[Command, ...]], None] = lambda _event, _commands: None,
+    watch: EventListener = lambda _event, _commands: None,
 ) -> None:
     """Drive a policy through a world until the run ends.
 

@@ -5,15 +5,15 @@ fresh policy that is fed its events is where the dead one was. Outstanding reque
 which is harmless if they were carried out already: each command names what it creates.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cloudtune.engine.ledger import DAMAGED, Entry, Ledger
-from cloudtune.engine.loop import World, run
+from cloudtune.engine.loop import EventListener, World, run
 from cloudtune.engine.record.timeline import Timeline
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.commands import Command, Launch, StartTrial
+from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import Event, first_event
 from cloudtune.model.plans import Limits
 from cloudtune.policy.base import Policy
@@ -128,7 +128,7 @@ def resume(
     world: ResumableWorld,
     ledger: Ledger,
     in_flight: InFlight,
-    watch: Callable[[Event, tuple[Command, ...]], None] = lambda _event, _commands: None,
+    watch: EventListener = lambda _event, _commands: None,
 ) -> None:
     """Drive a policy from where its ledger ended until the run ends."""
     if in_flight.ended and in_flight.within is None:

@@ -3,25 +3,27 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from cloudtune.clock import unix_time
+from cloudtune.engine.loop import EventListener
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import EMULATED, Provenance, ScalingProfile
-from cloudtune.model.trial import EndReason, Parallel, Width
+from cloudtune.model.trial import Parallel, Width
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import catalog_of, markets_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import measurements, store
 from cloudtune.profiles.packing import packed
+from cloudtune.running.outcomes import Measured
 from cloudtune.running.removal import MEASURE, clear
-from cloudtune.running.runner import Runner, Watch, open_cloud, preflight, where_of
+from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
@@ -33,24 +35,10 @@ FIRST_EPOCH_SECONDS = 3600.0
 _LONGEST_SECONDS = 30 * 86400.0
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The profile of a script on one instance type, and the dollars spent on measuring it.
-
-    `notes` say what isn't in the profile, and which configurations failed. `ending` is why it ended
-    early, if it did.
-    """
-
-    profile: ScalingProfile
-    dollars: float
-    notes: tuple[str, ...] = ()
-    ending: EndReason | None = None
-
-
 def measure(
     experiment: Experiment,
     instance_type: str,
-    watch: Watch,
+    on_event: EventListener,
     *,
     pace: bool,
     limits: Limits,
@@ -129,7 +117,7 @@ def measure(
     )
     with control.driving(folder, where_of(experiment)):
         header = {"measure": experiment.to_json()}
-        swept = runner.go(policy, folder / MEASURE, header, watch)
+        swept = runner.go(policy, folder / MEASURE, header, on_event)
     _clear_storage(f"{home.storage(experiment.storage).rstrip('/')}/{folder.name}")
     try:
         policy.raise_if_failed()

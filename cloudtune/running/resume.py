@@ -1,7 +1,6 @@
 """Resuming a run: its new limits, whether it can be resumed, and doing so."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from cloudtune.planning.make import longest
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
+from cloudtune.running.reporter import Reporter
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
 from cloudtune.runs.job import Job, job_of_ledger
@@ -161,16 +161,15 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
 
 def resume_job(
     folder: Path,
-    watching: Callable[[str, RunPolicy], runner.Watch],
+    reporter: Reporter,
     further: Further | None = None,
-    confirm: Callable[[Job], None] = lambda _: None,
     *,
     changed_script: bool = False,
 ) -> runner.Ended:
     """Resume a run whose controller died, or that has ended, from its checkpoints.
 
-    A run whose controller died still has its instances. One that has ended rents again, after
-    `confirm(job)`, which raises if the user doesn't allow it.
+    A run whose controller died still has its instances. One that has ended rents again, if the
+    reporter confirms it.
 
     Raises:
         UsageError: it can't continue within these limits, is already running, or its script has
@@ -195,7 +194,7 @@ def resume_job(
         dry_run.check_script(job.experiment)
         runner.preflight(job.experiment)
         if left.ended:
-            confirm(job)
+            reporter.on_confirm(job.experiment, job)
         adopt = not left.ended
         cloud = runner.open_cloud(
             job.experiment, pace=job.paced, profiles=job.profiles, adopt=adopt
@@ -203,5 +202,7 @@ def resume_job(
         driver = runner.runner_of(job, folder, cloud)
         left.within = within
         left.more = more
-        swept = driver.go(policy, ledger, None, watching(job.run, policy), left)
+        with runner.outliving_reporters(folder):
+            reporter.on_run_start(job, policy)
+        swept = driver.go(policy, ledger, None, reporter.on_event, left)
     return runner.Ended(folder, policy, swept)

@@ -6,13 +6,13 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from cloudtune.engine.ledger import FileLedger
-from cloudtune.engine.loop import run
+from cloudtune.engine.loop import EventListener, run
 from cloudtune.engine.resume import InFlight, resume
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
@@ -45,6 +45,8 @@ from cloudtune.model.trial import TrialId
 from cloudtune.planning.make import LEASE_GRACE_SECONDS, join_seconds, longest
 from cloudtune.policy.base import Policy
 from cloudtune.policy.run import RunPolicy
+from cloudtune.running.outcomes import Swept
+from cloudtune.running.reporter import Reporter
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job
@@ -52,8 +54,6 @@ from cloudtune.script.command import words_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.storage import StorageError, try_storage
-
-Watch: TypeAlias = Callable[[Event, tuple[Command, ...]], None]
 
 
 class Controlled(Policy, Protocol):
@@ -164,17 +164,6 @@ def open_cloud(
 
 
 @dataclass(frozen=True)
-class Swept:
-    """The result of a cloud's check after a run, at `checked_at` (Unix time): is anything left?
-
-    `unconfirmed` names what is or may be left; None if the cloud confirmed that nothing is.
-    """
-
-    checked_at: float
-    unconfirmed: CleanupError | None = None
-
-
-@dataclass(frozen=True)
 class Runner:
     """One run of a policy on a cloud; `began` is its time zero (Unix time)."""
 
@@ -198,7 +187,7 @@ class Runner:
         policy: Controlled,
         ledger: Path,
         header: Mapping[str, Any] | None,
-        watch: Watch,
+        on_event: EventListener,
         in_flight: InFlight | None = None,
     ) -> Swept:
         """Drive the policy to its end, and leave no instance behind, whatever happens.
@@ -212,7 +201,7 @@ class Runner:
                 instances are gone.
         """
         ec2 = calls_to(self.cloud.endpoint)
-        patient = _patient(watch, self.folder / SCREEN_LOG)
+        listener = patient(on_event, self.folder)
         with control.interruptible() as interruption:
             error: BaseException | None = None
             try:
@@ -222,9 +211,9 @@ class Runner:
                     with world:
                         interruption.install()  # again: Ray has replaced the handlers
                         if in_flight is None:
-                            run(policy, world, record, patient)
+                            run(policy, world, record, listener)
                         else:
-                            resume(policy, world, record, in_flight, patient)
+                            resume(policy, world, record, in_flight, listener)
             except BaseException as raised:  # noqa: BLE001  raised again below
                 error = raised
             swept = self._sweep(ec2)
@@ -360,17 +349,25 @@ def where_of(experiment: Experiment) -> dict[str, str]:
     return {"provider": experiment.cloud.provider, "region": experiment.cloud.region}
 
 
-def _patient(watch: Watch, log: Path) -> Watch:
-    """Return the watch with its errors written to a file: a failing screen must not end a run."""
+@contextlib.contextmanager
+def outliving_reporters(folder: Path) -> Iterator[None]:
+    """Write an error to a file in the run's folder: a failing reporter must not end a run."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  a reporter decides nothing
+        log = folder / SCREEN_LOG
+        with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
+            traceback.print_exc(file=file)
 
-    def watched(event: Event, commands: tuple[Command, ...]) -> None:
-        try:
-            watch(event, commands)
-        except Exception:  # noqa: BLE001  the screen decides nothing
-            with contextlib.suppress(OSError), log.open("a", errors="backslashreplace") as file:
-                traceback.print_exc(file=file)
 
-    return watched
+def patient(on_event: EventListener, folder: Path) -> EventListener:
+    """Return the listener with its errors written to a file in the run's folder."""
+
+    def listener(event: Event, commands: tuple[Command, ...]) -> None:
+        with outliving_reporters(folder):
+            on_event(event, commands)
+
+    return listener
 
 
 @dataclass(frozen=True)
@@ -382,11 +379,8 @@ class Ended:
     swept: Swept
 
 
-def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
-    """Carry out a job, from its first request to the confirmed end of its last instance.
-
-    `watching(run, policy)` returns the watch that reports each event and its commands.
-    """
+def run_job(job: Job, reporter: Reporter) -> Ended:
+    """Carry out a job, from its first request to the confirmed end of its last instance."""
     preflight(job.experiment)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
@@ -395,7 +389,9 @@ def run_job(job: Job, watching: Callable[[str, RunPolicy], Watch]) -> Ended:
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
         runner = runner_of(job, folder, cloud)
-        swept = runner.go(policy, folder / home.LEDGER, job.to_json(), watching(job.run, policy))
+        with outliving_reporters(folder):
+            reporter.on_run_start(job, policy)
+        swept = runner.go(policy, folder / home.LEDGER, job.to_json(), reporter.on_event)
     return Ended(folder, policy, swept)
 
 

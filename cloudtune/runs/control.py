@@ -134,13 +134,18 @@ class Interruption:
         self._tell: Callable[[], None] | None = None
         self._pending = False
 
+    @property
+    def pending(self) -> bool:
+        """Whether a signal has come."""
+        return self._pending
+
     def install(self) -> None:
         """Install the signal handlers."""
         for number in self._signals:
             signal.signal(number, _unheard if number is signal.SIGHUP else self._heard)
 
     def tell(self, listener: Callable[[], None]) -> None:
-        """Pass signals on to `who`, those that have come already too."""
+        """Pass signals on to a listener, also if they have come already."""
         self._tell = listener
         if self._pending:
             listener()

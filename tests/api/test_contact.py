@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from cloudtune.api import remote
-from cloudtune.api.remote import Sent, follow
 from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.store import BOOT, HeadStore, State
+from cloudtune.running import remote
+from cloudtune.running.outcomes import HeadRun
+from cloudtune.running.remote import follow
+from cloudtune.running.reporter import Reporter
 
 
 class _NoNetworkError(Exception):
@@ -48,7 +50,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Cloud:
 
 
 @pytest.fixture
-def sent(tmp_path: Path) -> Sent:
+def sent(tmp_path: Path) -> HeadRun:
     folder = tmp_path / "runs" / "small-1"
     folder.mkdir(parents=True)
     place = Remote(
@@ -59,7 +61,17 @@ def sent(tmp_path: Path) -> Sent:
         asked_at=time.time(),
         usd_per_hour=0.1,
     )
-    return Sent(folder, place, "i-1")
+    return HeadRun(folder, place, "i-1")
+
+
+class Printed(Reporter):
+    """What a head's command prints to standard output."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def on_head_output(self, text: str) -> None:
+        self.text += text
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
@@ -70,16 +82,19 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> N
         if left:
             left.pop(0)()
 
-    monkeypatch.setattr("cloudtune.api.remote.time.sleep", wait)
+    monkeypatch.setattr("cloudtune.running.remote.time.sleep", wait)
 
 
 def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
-    sent: Sent, cloud: _Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sent: HeadRun,
+    cloud: _Cloud,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     store = HeadStore(sent.remote.storage)
     storage, away = tmp_path / "storage", tmp_path / "away"
-    printed: list[str] = []
-    said: list[str] = []
+    printed = Printed()
 
     def begin() -> None:
         store.write("record/run/output.log@000000000000", b"epoch 1\n")
@@ -99,17 +114,24 @@ def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
         store.tell(State(time.time(), "i-1", attempt=1, code=0))
 
     steps_of(monkeypatch, begin, lose, lambda: None, find_again, end)
-    assert follow(sent, printed.append, said.append) == 0
-    assert "".join(printed) == "epoch 1\nepoch 2\n"
+    assert follow(sent, printed) == 0
+    assert printed.text == "epoch 1\nepoch 2\n"
+    said = capsys.readouterr().err.splitlines()
     lost = [line for line in said if "lost contact with run small-1" in line]
     assert len(lost) == 2, said
-    assert "The run continues without this machine, within its limits" in lost[0]
-    assert "aws sso login" in lost[0]
     assert "Could not connect to the endpoint URL" in lost[1]
+    continues = [line for line in said if "The run continues without this machine" in line]
+    assert "within its limits" in continues[0]
+    assert "aws sso login" in continues[0]
     assert sum("contact with run small-1 again, after" in line for line in said) == 2
 
 
-def test_a_boot_reported_once(sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_reported_once(
+    sent: HeadRun,
+    cloud: _Cloud,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     store = HeadStore(sent.remote.storage)
     first = b"apt: x\ncloudtune-head: installing Python\n"
     steps_of(
@@ -119,28 +141,27 @@ def test_a_boot_reported_once(sent: Sent, cloud: _Cloud, monkeypatch: pytest.Mon
         lambda: None,
         lambda: store.tell(State(time.time(), "i-1", attempt=1, code=0)),
     )
-    said: list[str] = []
-    assert follow(sent, lambda _: None, said.append) == 0
-    assert said == ["head: installing Python\n", "head: fetched in 8 s\n"]
+    assert follow(sent, Reporter()) == 0
+    assert capsys.readouterr().err == "head: installing Python\nhead: fetched in 8 s\n"
 
 
-def test_a_head_that_died(sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_died(sent: HeadRun, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     HeadStore(sent.remote.storage).write(BOOT, b"cloudtune-head: no uv from its index\n")
     monkeypatch.setattr(remote, "_DEAD_SECONDS", 0.0)
     monkeypatch.setattr(remote, "_BOOT_SECONDS", 0.0)
     said = r"head i-1 of run small-1 is gone; its last output:\n  cloudtune-head: no uv from its"
     with pytest.raises(CloudtuneError, match=said):
-        follow(sent, lambda _: None, lambda _: None)
+        follow(sent, Reporter())
 
 
-def test_a_head_out_of_reach(sent: Sent, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_out_of_reach(sent: HeadRun, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     HeadStore(sent.remote.storage).tell(State(time.time(), "i-1", attempt=1, code=0))
     cloud.unreachable = 10**6
     begin = time.time()
     steps_of(monkeypatch)
     monkeypatch.setattr(
-        "cloudtune.api.remote.time.time",
+        "cloudtune.running.remote.time.time",
         lambda: begin if cloud.unreachable > 10**6 - 5 else begin + 7200,
     )
     with pytest.raises(CleanupError, match=r"did not confirm that head i-1.*its lease has ended"):
-        follow(sent, lambda _: None, lambda _: None)
+        follow(sent, Reporter())

@@ -93,7 +93,7 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
     def train(config: dict[str, Any]) -> float:
         return float(config["lr"])
 
-    def carry_out(job: Job, watching: object) -> None:
+    def carry_out(job: Job, _reporter: object) -> None:
         with home.with_module(job.experiment):  # another run of the same function
             pass
         trained.append(load_function(folder, job.experiment.train)({"lr": 2.0}))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import pytest
 import cloudtune
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
 from cloudtune.model.events import EpochDone, RunStarted
-from cloudtune.running import runner
+from cloudtune.running import outcomes, runner
 from cloudtune.running.runner import Ended
 from cloudtune.runs import control, home
 from cloudtune.runs.job import Job
@@ -155,6 +155,40 @@ def test_a_plan_is_carried_out_as_it_is(bench: Bench, simulated: list[Job]) -> N
     assert len(simulated) == 2
 
 
+def test_a_plan_is_refused_beyond_the_price_tolerance(bench: Bench, simulated: list[Job]) -> None:
+    cloudtune.plan(bench.ready(), **LIMITS).save("plan.json")
+    plan = Path("plan.json")
+    text = plan.read_text()
+    price = re.search(r'"usd_per_hour": ([\d.]+)', text)
+    assert price is not None
+    plan.write_text(text.replace(price[0], f'"usd_per_hour": {1.25 * float(price[1])}'))
+    refused = "moved by more than 10%"
+    with pytest.raises(UsageError, match=refused):
+        cloudtune.run(plan, price_tolerance=0.1, progress=False)
+    bench.here("run", plan, "--price-tolerance", "0.1").refused(refused)
+    assert cloudtune.run(plan, price_tolerance=0.3, progress=False).ended == "done"
+    bench.here("run", plan, "--price-tolerance", "0.3").succeeded()
+    assert len(simulated) == 2
+
+
+def test_a_script_and_its_options_are_enough(bench: Bench, simulated: list[Job]) -> None:
+    script = bench.ready().with_name("train.py")
+    bench.folder.joinpath("experiment.yaml").unlink()
+    with pytest.raises(UsageError, match=r"(?s)lacks information that a run needs.*--epochs N"):
+        cloudtune.plan(script, **LIMITS)
+    options: dict[str, Any] = {
+        "search": {"lr": {"uniform": [0.01, 0.1]}},
+        "metric": "loss:min",
+        "epochs": 4,
+        "trials": 4,
+        "instances": "g7.12xlarge",
+        "strategy": "sha",
+    }
+    result = cloudtune.run(script, **LIMITS, **options, progress=False)
+    assert result.metric == "loss"
+    assert list(simulated[0].experiment.search) == ["lr"]
+
+
 def test_what_looks_on_ends_no_run_and_is_reported_of(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
 
@@ -169,7 +203,7 @@ def test_what_looks_on_ends_no_run_and_is_reported_of(bench: Bench, simulated: l
 def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     asking = SimpleNamespace(asks_first="AWS")
-    monkeypatch.setattr("cloudtune.api.runs.provider_named", lambda _: asking)
+    monkeypatch.setattr("cloudtune.running.reporter.provider_named", lambda _: asking)
     with pytest.raises(UsageError, match="renting from AWS needs confirmation: pass yes=True"):
         cloudtune.run(path, **LIMITS)
     assert simulated == []
@@ -182,9 +216,9 @@ def test_an_unconfirmed_clean_up_raises_and_keeps_the_result(
     path = bench.ready()
     really = runner.run_job
 
-    def left(job: Job, watching: Any) -> Ended:
-        ended = really(job, watching)
-        return replace(ended, swept=runner.Swept(0.0, CleanupError("i-1 may bill", ("i-1",))))
+    def left(job: Job, reporter: Any) -> Ended:
+        ended = really(job, reporter)
+        return replace(ended, swept=outcomes.Swept(0.0, CleanupError("i-1 may bill", ("i-1",))))
 
     monkeypatch.setattr(runner, "run_job", left)
     with pytest.raises(CleanupError, match="i-1 may bill"):

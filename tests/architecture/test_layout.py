@@ -169,7 +169,6 @@ def test_no_two_packages_import_each_other() -> None:
 OPTIONS = "most of its lines are the options of a command"
 LONG_FUNCTIONS = {
     "cloudtune/cli/profile.py:profile": OPTIONS,
-    "cloudtune/cli/run.py:run": OPTIONS,
     "cloudtune/api/runs.py:run": "a third is its documentation for users",
     "cloudtune/running/measuring.py:measure": "one measurement from renting to the profile",
 }

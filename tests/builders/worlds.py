@@ -17,7 +17,8 @@ from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.running import dry_run, measuring
-from cloudtune.running.runner import Runner, Swept
+from cloudtune.running.outcomes import Swept
+from cloudtune.running.runner import Runner
 
 
 def measure_in(

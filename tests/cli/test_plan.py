@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import cloudtune
-from cloudtune.api.experiments import limits_of, load_experiment, load_problem
+from cloudtune.api.experiments import load_experiment
 from cloudtune.display.plan_screen import show_head
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run as drive
@@ -24,6 +24,7 @@ from cloudtune.planning import forecasting
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.plan_file import job_of, load_plan
 from cloudtune.planning.proposal import propose
+from cloudtune.running.problems import limits_of, load_problem
 from cloudtune.runs import home
 from tests.bench import Command
 from tests.builders.values import present
@@ -120,7 +121,7 @@ def test_a_run_that_takes_another_plan_says_so() -> None:
 def headed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a command line on a machine that can't control a run itself."""
     offer = HeadOffer("m7i.large", 0.1075, {})
-    monkeypatch.setattr("cloudtune.api.experiments.head_for", lambda _: offer)
+    monkeypatch.setattr("cloudtune.running.heads.head_for", lambda _: offer)
     return command
 
 

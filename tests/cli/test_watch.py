@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloudtune.api.watching import followed
 from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.errors import CloudtuneError
+from cloudtune.running.following import follow_entries
 from cloudtune.runs import control, home
 from cloudtune.runs.job import Job
 from tests.bench import Bench
@@ -143,7 +143,7 @@ def test_entries_come_as_they_are_written(bench: Bench, simulated: list[Job]) ->
 
     writer = threading.Thread(target=write)
     writer.start()
-    for entry in followed(growing, lambda: len(seen) == len(whole), driven):
+    for entry in follow_entries(growing, lambda: len(seen) == len(whole), driven):
         seen.append(entry)  # noqa: PERF402  the other thread looks at it
     writer.join()
     assert seen == whole
@@ -155,4 +155,4 @@ def test_a_damaged_line_is_reported_with_its_number(bench: Bench, simulated: lis
     whole = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join([*whole[:3], "{}\n", *whole[4:]]))
     with pytest.raises(CloudtuneError, match=r"ledger\.jsonl:4: not a ledger entry"):
-        list(followed(ledger, lambda: False, lambda: control.is_driven(folder)))
+        list(follow_entries(ledger, lambda: False, lambda: control.is_driven(folder)))

@@ -8,12 +8,13 @@ from statistics import correlation, fmean, pstdev
 import pytest
 from click.testing import CliRunner
 
-from cloudtune.api.experiments import load_experiment, load_problem
+from cloudtune.api.experiments import load_experiment
 from cloudtune.cli.plan import plan
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import InstanceType, Offer
 from cloudtune.model.plans import Rentable
 from cloudtune.planning.forecasting import RUNS, drawn
+from cloudtune.running.problems import load_problem
 from tests.builders import profile
 
 YAML = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import large_job
-from cloudtune.api.experiments import load_experiment, load_problem
+from cloudtune.api.experiments import load_experiment
 from cloudtune.display import plan_brief, plan_tables
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
@@ -18,6 +18,7 @@ from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import propose
 from cloudtune.planning.stages import PlanOptions, Problem, Question
+from cloudtune.running.problems import load_problem
 from cloudtune.strategies.samplers.learner import Learner
 from tests.builders.live import BUDGET, DEADLINE, LIMITS, elastic_job, problem, report_of
 from tests.builders.values import present

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloudtune.api.flow import measured_first, refuse_made_up, tune
-from cloudtune.cli.reporters import Quiet
 from cloudtune.display import plan_tables
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
@@ -23,6 +21,8 @@ from cloudtune.planning.proposal import crowded, propose, to_json
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import measuring, runner
+from cloudtune.running.flow import measured_first, refuse_made_up, tune
+from cloudtune.running.reporter import Reporters
 from cloudtune.runs.job import Job
 from tests.builders import profile
 from tests.builders.worlds import measure_in
@@ -175,7 +175,7 @@ def first(
 
     measure_in(monkeypatch, world, truth, note)
     monkeypatch.setattr(measuring, "preflight", lambda _: None)
-    problem, _ = measured_first(experiment, None, time.time(), Quiet(), pace=True)
+    problem, _ = measured_first(experiment, None, time.time(), Reporters(), pace=True)
     assert make.make_plan(problem, Limits(3600.0)).plan.estimate.seconds > 0
     return took[0]
 
@@ -210,7 +210,7 @@ def test_a_run_may_spend_what_measuring_left_of_the_budget(
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
     monkeypatch.setattr(measuring, "preflight", lambda _: None)
     monkeypatch.setattr(runner, "run_job", lambda job, _: jobs.append(job))
-    tune(experiment, PlanOptions(), Quiet())
+    tune(experiment, PlanOptions(), Reporters())
     [job] = jobs
     assert job.measuring > 0.01
     assert job.limits.budget == pytest.approx(2.0 - job.measuring)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloudtune.api.experiments import load_experiment
-from cloudtune.api.flow import measured_first
-from cloudtune.cli.reporters import Quiet
 from cloudtune.engine.simulator import synthetic_metric
 from cloudtune.profiles.packing import packed
 from cloudtune.profiles.store import read
 from cloudtune.running import measuring
+from cloudtune.running.flow import measured_first
+from cloudtune.running.reporter import Reporters
 from tests.bench import Done, called
 from tests.builders import profile
 from tests.builders.worlds import Cramped, measure_in
@@ -158,7 +158,7 @@ def test_a_run_that_measures_first_packs_what_fits(
 ) -> None:
     place.trains(8.0, 8.4, mib)
     wanted = load_experiment(place.experiment(strategy), {})
-    measured_first(wanted, None, time.time(), Quiet(yes=True), pace=True)
+    measured_first(wanted, None, time.time(), Reporters(yes=True), pace=True)
     assert place.measured[0] == widths
     assert place.profile.widths[0] == (1 / 8 if 0.5 in widths else 1.0)
 

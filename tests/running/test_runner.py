@@ -11,14 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from cloudtune.cli.run import _conclude
+from cloudtune.cli.reporters import QuietReporter
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.model.events import Event, RunStarted, TrialFailed
 from cloudtune.running import runner as running
-from cloudtune.running.runner import Ended, Runner, Swept
+from cloudtune.running.flow import conclude
+from cloudtune.running.outcomes import Swept
+from cloudtune.running.runner import Ended, Runner
 from tests.builders import play, write_ledger
 from tests.builders.proposals import MIXED, SETTING
 
@@ -110,7 +112,7 @@ def test_a_result_is_shown_all_the_same(tmp_path: Path, capsys: pytest.CaptureFi
         policy.handle(entry.event)
     left = CleanupError(LEFT, ("i-1", "i-2"))
     with pytest.raises(CleanupError, match=LEFT):
-        _conclude(Ended(tmp_path, policy, Swept(0.0, left)), "table")
+        conclude(Ended(tmp_path, policy, Swept(0.0, left)), QuietReporter())
     out = capsys.readouterr().out
     assert "Best: " in out
     assert "0 instances left" not in out
@@ -126,7 +128,7 @@ def test_a_failed_run_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str
     policy = job.policy()
     for entry in entries:
         policy.handle(entry.event)
-    assert _conclude(Ended(tmp_path, policy, Swept(0.0)), "table") == 1
+    assert conclude(Ended(tmp_path, policy, Swept(0.0)), QuietReporter()).exit_code == 1
     printed = capsys.readouterr()
     assert "error: every trial failed; the first: t00: KeyError: 'a'\n" in printed.err
     assert "Traceback of a\n" in printed.err

@@ -15,6 +15,7 @@ from cloudtune.planning.plan_file import job_of, load_plan, save_plan
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.profiles import store
 from cloudtune.running import dry_run
+from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import resume_job
 from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identity_of
@@ -176,9 +177,9 @@ def test_a_changed_script_resumes_only_where_that_is_said(
 
     monkeypatch.setattr(dry_run, "check_script", checked)
     with pytest.raises(_CheckedError):
-        resume_job(folder, lambda *_: lambda *_: None)
+        resume_job(folder, Reporter())
     (place.folder / "parts" / "model.py").write_text("net = print\n")
     said = called(capsys, "resume", "small-1").refused("parts/model.py changed since it began")
     assert "cloudtune resume small-1 --changed-script" in " ".join(said.err.split())
     with pytest.raises(_CheckedError):
-        resume_job(folder, lambda *_: lambda *_: None, changed_script=True)
+        resume_job(folder, Reporter(), changed_script=True)

@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cloudtune.api.regions import for_renting
+from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import preflight

@@ -10,7 +10,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtune.api.regions import for_renting
+from cloudtune.api.experiments import for_renting
 from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies, stack

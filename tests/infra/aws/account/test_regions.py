@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import cloudtune
-from cloudtune.api import remote, runs
-from cloudtune.api.regions import after
 from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.emulator.requests import Access
@@ -21,7 +19,9 @@ from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
-from cloudtune.runs import report
+from cloudtune.running import remote, start
+from cloudtune.running.regions import after
+from cloudtune.runs import home
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
 from tests.builders.machines import profile
@@ -142,15 +142,18 @@ def without_room(wanted: Any, *, trained: bool = False) -> Any:
     events = [SimpleNamespace(event=EpochDone(9.0, "t00.1", 1, {}, None, 9.0))] * trained
     job = SimpleNamespace(experiment=wanted)
     ended = EndReason.NO_CAPACITY
-    return SimpleNamespace(job=job, entries=events, ended=ended, seconds=600.0, dollars=0.02)
+    report = {"job": job, "entries": events, "ended": ended, "exit_code": ended.exit_code}
+    return SimpleNamespace(**report, seconds=600.0, dollars=0.02)
 
 
 @pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("way", ["command", "python"])
 def test_a_run_without_room_goes_to_the_next_region(
     experiment: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    way: str,
     trained: bool,
 ) -> None:
     """Heads are stand-ins."""
@@ -158,40 +161,38 @@ def test_a_run_without_room_goes_to_the_next_region(
 
     def send(wanted: Any, *_: object) -> Any:
         sent.append(wanted)
-        place = SimpleNamespace(storage=wanted.storage)
-        return SimpleNamespace(folder=tmp_path / wanted.cloud.region, remote=place, head="i-1")
+        folder = tmp_path / wanted.cloud.region
+        folder.mkdir()
+        (folder / home.LEDGER).touch()
+        return SimpleNamespace(folder=folder, remote=SimpleNamespace(storage=""), head="i-1")
 
     def load(folder: Path) -> Any:
-        assert folder.name == "us-east-2"
-        return without_room(sent[-1], trained=trained)
+        if folder.name == "us-east-2":
+            return without_room(sent[-1], trained=trained)
+        return SimpleNamespace(exit_code=0, ended=EndReason.DONE, entries=[])
 
     codes = {"us-east-2": 6, "us-east-1": 0}
     monkeypatch.setattr(remote, "send", send)
-    monkeypatch.setattr(remote, "follow", lambda run, *_: codes[run.folder.name])
-    monkeypatch.setattr(report, "load", load)
-    words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost", "--yes")
-    done = called(capsys, "run", *words)
+    monkeypatch.setattr(remote, "follow", lambda run, *_, **__: codes[run.folder.name])
+    monkeypatch.setattr(start, "load", load)
+    speeds = str(tmp_path / "speeds.json")
+    if way == "command":
+        words = (experiment, "--profile", speeds, "--objective", "cost", "--yes")
+        done = called(capsys, "run", *words)
+        code: int | None = done.code
+        said = done.err
+    else:
+        result = cloudtune.run(experiment, profile=speeds, objective="cost", yes=True)
+        code = result.exit_code
+        said = capsys.readouterr().err
     regions = [wanted.cloud.region for wanted in sent]
     if trained:
-        assert (done.code, regions) == (6, ["us-east-2"]), "what it trained is worth resuming"
+        assert (code, regions) == (6, ["us-east-2"]), "what it trained is worth resuming"
         return
-    assert (done.code, regions) == (0, ["us-east-2", "us-east-1"]), done.err
+    assert (code, regions) == (0, ["us-east-2", "us-east-1"]), said
     little = sent[1].limits.model_copy(update={"deadline": 500.0})
     late = sent[1].model_copy(update={"limits": little})
     assert after(without_room(sent[0]), late) is None
-    assert "No room in us-east-2: the run goes to us-east-1." in done.err
+    assert "No room in us-east-2: the run goes to us-east-1." in said
     assert sent[1].storage == "s3://cloudtune-123456789012-us-east-1-an/cloudtune"
     assert (sent[1].limits.deadline, sent[1].limits.budget) == (7200.0 - 600.0, 5.0 - 0.02)
-
-
-def test_in_python(experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Any] = []
-
-    def carried(wanted: Any, *_: object, **__: object) -> Any:
-        sent.append(wanted)
-        return SimpleNamespace(report=without_room(wanted))
-
-    monkeypatch.setattr(runs, "_carried", carried)
-    cloudtune.run(experiment, profile=str(tmp_path / "speeds.json"), objective="cost", yes=True)
-    assert [wanted.cloud.region for wanted in sent] == ["us-east-2", "us-east-1"]
-    assert sent[1].limits.budget == 5.0 - 0.02

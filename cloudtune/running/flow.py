@@ -1,13 +1,11 @@
-"""From an experiment or a saved plan to a completed run, for every kind of reporter."""
+"""A run on this machine: measured if necessary, planned, carried out, resumed and concluded."""
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cloudtune.api.experiments import limits_of, plan_or_forced
-from cloudtune.api.watching import Onlooker
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
@@ -22,12 +20,13 @@ from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import instance_types, problem_of, stored_profiles
 from cloudtune.planning.stages import PlanOptions, Problem
-from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import dry_run, measuring, runner
-from cloudtune.running.measuring import Measured
+from cloudtune.running.outcomes import Measured
+from cloudtune.running.problems import limits_of, plan_or_forced
+from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import Further, resume_job
-from cloudtune.running.runner import Ended, Watch
+from cloudtune.running.runner import Ended
 from cloudtune.runs import history, home
 from cloudtune.runs.job import Job, choice_of, job_of_ledger
 from cloudtune.runs.report import Report, keep_best, load
@@ -40,7 +39,7 @@ _PROFILE_DOLLARS = 0.1
 
 
 def measured_first(
-    wanted: Experiment, profile: str | None, began: float, onlooker: Onlooker, *, pace: bool
+    wanted: Experiment, profile: str | None, began: float, reporter: Reporter, *, pace: bool
 ) -> tuple[Problem, float]:
     """Return the planning problem, and the dollars spent on measuring the script first.
 
@@ -53,17 +52,17 @@ def measured_first(
     dry_run.check_script(wanted, has_run=any(profile.script_hash for profile in profiles))
     spent = 0.0
     if not profiles:
-        onlooker.confirm(wanted, None)
-        profiles, spent = _profile_first(wanted, began, onlooker, pace=pace)
+        reporter.on_confirm(wanted, None)
+        profiles, spent = _profile_first(wanted, began, reporter, pace=pace)
     return problem_of(wanted, profiles), spent
 
 
 def _profile_first(
-    wanted: Experiment, began: float, onlooker: Onlooker, *, pace: bool
+    wanted: Experiment, began: float, reporter: Reporter, *, pace: bool
 ) -> tuple[list[ScalingProfile], float]:
     profiles: list[ScalingProfile] = []
     spent = 0.0
-    watch = onlooker.measures()
+    reporter.on_measuring_start(wanted)
     whole = limits_of(wanted)
     now = unix_time()
     deadline = None
@@ -78,7 +77,7 @@ def _profile_first(
             measured = measuring.measure(
                 wanted,
                 machine.name,
-                watch,
+                reporter.on_measuring_event,
                 pace=pace,
                 pack="auto" if _may_pack(wanted, machine) else 1,
                 only_known=True,
@@ -97,9 +96,9 @@ def _profile_first(
             ) from error
         profiles.append(measured.profile)
         spent += measured.dollars
-        onlooker.measured(measured, measuring.keep_profile(measured.profile))
+        reporter.on_measured(measured, measuring.keep_profile(measured.profile))
         refuse_interrupted(measured)
-    onlooker.has_measured(wanted, spent)
+    reporter.on_measuring_end(wanted, spent)
     return profiles, spent
 
 
@@ -130,7 +129,7 @@ def refuse_interrupted(measured: Measured) -> None:
 def tune(
     wanted: Experiment,
     options: PlanOptions,
-    onlooker: Onlooker,
+    reporter: Reporter,
     *,
     profile: str | None = None,
     pace: bool = True,
@@ -149,25 +148,25 @@ def tune(
     options.over(wanted).check(choice_of(wanted))
     make.refuse_endless(wanted, limits_of(wanted))
     with home.with_module(wanted):
-        problem, spent = measured_first(wanted, profile, began, onlooker, pace=pace)
+        problem, spent = measured_first(wanted, profile, began, reporter, pace=pace)
         refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
         limits = limits_of(wanted).less(dollars=spent)
         elapsed = unix_time() - began
-        insists = onlooker.insists
+        insists = reporter.on_forced
         try:
             planned = plan_or_forced(
                 problem, limits, options, elapsed, force=force, insists=insists
             )
         except InfeasibleError as error:
-            onlooker.infeasible(error, problem)
+            reporter.on_infeasible(error, problem)
             raise
-        onlooker.planned(planned)
+        reporter.on_planned(planned)
         paced = pace and provider_named(wanted.cloud.provider).paced
         job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=spent)
-        return _carry_out(job, onlooker)
+        return _carry_out(job, reporter)
 
 
-def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool = False) -> Ended:
+def carry_out(saved: Job, reporter: Reporter, *, pace: bool = True, force: bool = False) -> Ended:
     """Execute a saved plan; the run's clock begins now.
 
     Raises:
@@ -180,32 +179,32 @@ def carry_out(saved: Job, onlooker: Onlooker, *, pace: bool = True, force: bool 
     with home.with_module(saved.experiment):
         dry_run.check_script(saved.experiment)
         paced = pace and provider_named(saved.experiment.cloud.provider).paced
-        onlooker.taken_over(saved)
-        return _carry_out(dataclasses.replace(saved, began=began, paced=paced), onlooker)
+        reporter.on_saved_plan(saved)
+        return _carry_out(dataclasses.replace(saved, began=began, paced=paced), reporter)
 
 
-def _carry_out(job: Job, onlooker: Onlooker) -> Ended:
+def _carry_out(job: Job, reporter: Reporter) -> Ended:
     asked_at = unix_time()
-    onlooker.confirm(job.experiment, job)
+    reporter.on_confirm(job.experiment, job)
     # The time that a person took to answer doesn't count.
     job = dataclasses.replace(job, began=job.began + unix_time() - asked_at)
-    onlooker.begins(job)
-    with _shown(job, onlooker) as watching:
-        return runner.run_job(job, watching)
+    reporter.on_start(job)
+    with _ending(reporter):
+        return runner.run_job(job, reporter)
 
 
 @contextlib.contextmanager
-def _shown(job: Job, onlooker: Onlooker) -> Iterator[Callable[[str, RunPolicy], Watch]]:
-    """Give what opens the onlooker's watch of a run; it is closed with the context."""
-    with contextlib.ExitStack() as shown:
-        yield lambda run, policy: shown.enter_context(
-            onlooker.watching(dataclasses.replace(job, run=run), policy)
-        )
+def _ending(reporter: Reporter) -> Iterator[None]:
+    """Report the end of a run's events, however it comes."""
+    try:
+        yield
+    finally:
+        reporter.on_run_end()
 
 
-def go_on(
+def resume_here(
     folder: Path,
-    onlooker: Onlooker,
+    reporter: Reporter,
     further: Further | None = None,
     *,
     changed_script: bool = False,
@@ -218,26 +217,28 @@ def go_on(
         CloudtuneError: its ledger can't be resumed.
     """
     job = job_of_ledger(folder / home.LEDGER)
-    with home.with_module(job.experiment), _shown(job, onlooker) as watching:
-
-        def confirm(job: Job) -> None:
-            onlooker.confirm(job.experiment, job)
-
-        return resume_job(folder, watching, further, confirm, changed_script=changed_script)
+    with home.with_module(job.experiment), _ending(reporter):
+        return resume_job(folder, reporter, further, changed_script=changed_script)
 
 
-def concluded(ended: Ended) -> Report:
+def conclude(ended: Ended, reporter: Reporter) -> Report:
     """Save the best model of a completed run as plain files; return the run's report.
 
     Also adds the run to the history. If the storage fails now, only that folder is missing.
+
+    Raises:
+        CleanupError: instances may be left; the result has been reported.
     """
     report = load(ended.folder)
     history.remember(ended.folder, report)
     try:
-        return keep_best(ended.folder, report)
+        report = keep_best(ended.folder, report)
     except (CheckpointError, OSError, ValueError) as error:  # pyarrow raises the last two
         tell(f"couldn't copy the best model to its own folder: {error}")
-        return report
+    reporter.on_result(report, ended.swept)
+    if ended.swept.unconfirmed is not None:
+        raise ended.swept.unconfirmed
+    return report
 
 
 def refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, force: bool) -> None:

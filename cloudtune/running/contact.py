@@ -25,15 +25,9 @@ class Contact:
     A run needs neither this machine's network nor its credentials: what fails here is asked again.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        errors: tuple[type[Exception], ...] = (),
-        say: Callable[[str], None] = to_stderr,
-    ) -> None:
+    def __init__(self, folder: Path, errors: tuple[type[Exception], ...] = ()) -> None:
         self._folder = folder
         self._errors: tuple[type[Exception], ...] = (StorageError, OSError, *errors)
-        self._say = say
         self._lost_at: float | None = None
 
     def ask(self, question: Callable[[], T], otherwise: T) -> T:
@@ -43,33 +37,32 @@ class Contact:
         except self._errors as error:
             if self._lost_at is None:
                 self._lost_at = time.monotonic()
-                self._say(
+                to_stderr(
                     f"lost contact with run {self._folder.name}: {error}\n"
                     "The run continues without this machine, within its limits"
-                    f"{self._rate()}. Trying again; if your credentials have expired, "
+                    f"{hourly_cost(self._folder)}. Trying again; if your credentials have expired, "
                     f"{aws_session.LOG_IN}."
                 )
             return otherwise
         if self._lost_at is not None:
             seconds = time.monotonic() - self._lost_at
             self._lost_at = None
-            self._say(
+            to_stderr(
                 f"contact with run {self._folder.name} again, after {format_seconds(seconds)}"
             )
         return answer
 
-    def _rate(self) -> str:
-        """Return what the run's instances cost an hour, by the ledger as it was last fetched."""
-        ledger = self._folder / home.LEDGER
-        try:
-            report = build(job_of_ledger(ledger), tuple(read_entries(ledger)))
-        except (CloudtuneError, OSError):
-            return ""
-        rented = report.policy.state.fleet.alive()
-        dollars = sum(instance.offer.usd_per_hour for instance in rented)
-        return (
-            f"; its {counted(len(rented), 'instance')} cost ${dollars:.2f} an hour when last seen"
-        )
+
+def hourly_cost(folder: Path) -> str:
+    """Return what a run's instances cost an hour, by the ledger as it was last fetched."""
+    ledger = folder / home.LEDGER
+    try:
+        report = build(job_of_ledger(ledger), tuple(read_entries(ledger)))
+    except (CloudtuneError, OSError):
+        return ""
+    rented = report.policy.state.fleet.alive()
+    dollars = sum(instance.offer.usd_per_hour for instance in rented)
+    return f"; its {counted(len(rented), 'instance')} cost ${dollars:.2f} an hour when last seen"
 
 
 def is_driven(folder: Path) -> Callable[[], bool]:

@@ -5,15 +5,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from cloudtune.api.contact import Contact
-from cloudtune.api.experiments import with_head
-from cloudtune.api.watching import followed
-from cloudtune.errors import CleanupError, CloudtuneError, UsageError
+from cloudtune.errors import CleanupError, CloudtuneError, DetachedError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.environments.bootstrap import lay
 from cloudtune.infra.environments.imports import missing_imports
@@ -30,15 +26,15 @@ from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.model.serialization import encode
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import stored_profiles
-from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
-from cloudtune.running.runner import Watch
+from cloudtune.running.contact import Contact, hourly_cost
+from cloudtune.running.following import EventReports
+from cloudtune.running.heads import with_head
+from cloudtune.running.outcomes import HeadRun
+from cloudtune.running.reporter import Reporter
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.job import Job, job_of_ledger
-from cloudtune.train.storage import StorageError, upload_address
-
-Watching: TypeAlias = Callable[[Job, RunPolicy], AbstractContextManager[Watch]]
+from cloudtune.train.storage import upload_address
 
 T = TypeVar("T")
 
@@ -55,18 +51,9 @@ _GONE_SECONDS = 120.0
 _BOOT_SECONDS = 900.0
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A run that a head controls: its local folder, its remote location, and its head's id."""
-
-    folder: Path
-    remote: Remote
-    head: str
-
-
 def send(
     wanted: Experiment, offer: HeadOffer, words: Sequence[str], plan: bytes | None = None
-) -> Sent:
+) -> HeadRun:
     """Launch a head that runs an experiment, or its saved `plan`; return it.
 
     `words` are further options of `cloudtune run`; a profile's file that they name is sent along.
@@ -109,7 +96,7 @@ def send(
     return _launched(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])
 
 
-def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[str]) -> Sent:
+def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[str]) -> HeadRun:
     """Launch another head for a run whose head is gone; it resumes from the storage.
 
     `words` are further options of `cloudtune resume`.
@@ -178,7 +165,7 @@ def _end(wanted: Experiment, began: float) -> float:
 
 def _launched(
     folder: Path, wanted: Experiment, remote: Remote, offer: HeadOffer, arguments: Sequence[str]
-) -> Sent:
+) -> HeadRun:
     order = Order(
         run=folder.name,
         arguments=tuple(arguments),
@@ -194,23 +181,30 @@ def _launched(
     remote.keep(folder)  # before the call, after which there may be a head
 
     store.remove(BOOT)  # of the head before this one
-    head = launch.launch(
-        *(_calls(remote), folder.name, remote, offer, lambda user_data: {"UserData": user_data}),
-        boot_log=upload_address(store.uri_of(BOOT), UPLOAD_SECONDS),
-        say=to_stderr,
-    )
-    return Sent(folder, remote, head)
+    with control.interruptible() as interruption:  # an interrupt waits for the head's id
+        head = launch.launch(
+            _calls(remote),
+            folder.name,
+            remote,
+            offer,
+            lambda user_data: {"UserData": user_data},
+            boot_log=upload_address(store.uri_of(BOOT), UPLOAD_SECONDS),
+            say=to_stderr,
+        )
+    run = HeadRun(folder, remote, head)
+    if interruption.pending:
+        raise _detached(run)
+    return run
 
 
 class Following:
     """Copies the output of a head's run to this machine while it runs."""
 
-    def __init__(self, sent: Sent, say: Callable[[str], None] = to_stderr) -> None:
-        self.sent = sent
-        self._store = HeadStore(sent.remote.storage)
-        self._calls = _calls(sent.remote)
-        self._contact = Contact(sent.folder, self._calls.errors, say)
-        self._say = say
+    def __init__(self, run: HeadRun) -> None:
+        self.run = run
+        self._store = HeadStore(run.remote.storage)
+        self._calls = _calls(run.remote)
+        self._contact = Contact(run.folder, self._calls.errors)
         self._boot_lines = 0
         self._has_begun = False
         self._asked_at = time.monotonic()
@@ -233,21 +227,21 @@ class Following:
 
     def _look(self) -> int | None:
         state = self._store.state()
-        if state is not None and state.attempt != self.sent.remote.attempt:
+        if state is not None and state.attempt != self.run.remote.attempt:
             state = None  # of the head before this one
         if not self._has_begun:
             lines = _boot_log(self._store)
             for line in lines[self._boot_lines :]:
                 if match := SCRIPT_SAYS.match(line):
-                    self._say(f"head: {line[match.end() :]}")
+                    to_stderr(f"head: {line[match.end() :]}")
             self._boot_lines = len(lines)
             self._has_begun = state is not None and self._boot_lines > 0  # uploaded every 3 s
-        fetch(self._store, self.sent.folder, RUN)
+        fetch(self._store, self.run.folder, RUN)
         if state is not None and state.code is not None:
             return state.code
         if time.monotonic() >= self._asked_at + _DEAD_SECONDS:
             self._asked_at = time.monotonic()
-            _refuse_dead(self.sent, self._calls, self._store, state)
+            _refuse_dead(self.run, self._calls, self._store, state)
         return None
 
     def end(self) -> None:
@@ -256,13 +250,16 @@ class Following:
         Raises:
             CleanupError: its cloud didn't confirm its termination.
         """
-        self._answered(self._fetch_experience)
-        give_up = time.monotonic() + _GONE_SECONDS
-        while self._answered(lambda: launch.live_heads(self._calls, self.sent.folder.name)):
-            if time.monotonic() > give_up:
-                self._answered(lambda: self._calls.terminate([self.sent.head]))
-                raise self._unconfirmed("requested it again")
-            time.sleep(_LOOK_SECONDS)
+        try:
+            self._answered(self._fetch_experience)
+            give_up = time.monotonic() + _GONE_SECONDS
+            while self._answered(lambda: launch.live_heads(self._calls, self.run.folder.name)):
+                if time.monotonic() > give_up:
+                    self._answered(lambda: self._calls.terminate([self.run.head]))
+                    raise self._unconfirmed("requested it again")
+                time.sleep(_LOOK_SECONDS)
+        except KeyboardInterrupt:
+            raise self._unconfirmed("the run has ended, and you interrupted the wait") from None
 
     def _fetch_experience(self) -> None:
         for name in ("profiles", "knowledge"):
@@ -278,12 +275,12 @@ class Following:
             answer = self._contact.ask(lambda: (question(),), None)
             if answer is not None:
                 return answer[0]
-            if time.time() > self.sent.remote.until:
+            if time.time() > self.run.remote.until:
                 raise self._unconfirmed("its lease has ended it by now")
             time.sleep(_LOOK_SECONDS)
 
     def _unconfirmed(self, why: str) -> CleanupError:
-        head = self.sent.head
+        head = self.run.head
         return CleanupError(
             f"EC2 did not confirm that head {head} terminated; {why}. Check with `cloudtune status`"
             ", or in the EC2 console",
@@ -291,58 +288,49 @@ class Following:
         )
 
 
-def follow(sent: Sent, out: Callable[[str], None], err: Callable[[str], None]) -> int:
-    """Pass on the output of a head's command; return its exit code once the head has terminated.
+def follow(run: HeadRun, reporter: Reporter, *, seen: int = 0) -> int:
+    """Report what a head's run prints and does; return its exit code once the head has terminated.
+
+    Skips the first `seen` events of its ledger.
 
     Raises:
+        DetachedError: an interrupt; the run continues.
         CloudtuneError: the head died or never started; the message says how to continue.
         CleanupError: its cloud didn't confirm its termination.
     """
-    following = Following(sent, lambda text: err(f"{text}\n"))
-    streams = [(_additions(sent.folder / OUTPUT), out), (_additions(sent.folder / ERRORS), err)]
-    while True:
-        code = following.look()
-        for additions, show in streams:
-            if text := next(additions):
-                show(text)
-        if code is not None:
-            following.end()
-            return code
-        time.sleep(_LOOK_SECONDS)
-
-
-def look_on(sent: Sent, watching: Watching, *, seen: int = 0) -> int:
-    """Report the events of a head's run; return its exit code once the head has terminated.
-
-    Skips the first `seen` entries. An interrupt asks the run to stop gracefully, and reporting
-    continues until it has.
-
-    Raises:
-        CloudtuneError: the head died or never started; the message says how to continue.
-        CleanupError: its cloud didn't confirm its termination.
-    """
-    following = Following(sent)
-    ledger = sent.folder / home.LEDGER
-
-    def goes_on() -> bool:
-        return following.look() is None
-
-    with control.interruptible() as interruption:
-        interruption.tell(lambda: _try_to_stop(sent))
-        while goes_on() and not ledger.exists():
+    following = Following(run)
+    events = EventReports(run.folder, reporter, seen=seen)
+    streams = [
+        (_additions(run.folder / OUTPUT), reporter.on_head_output),
+        (_additions(run.folder / ERRORS), reporter.on_head_errors),
+    ]
+    try:
+        while True:
+            code = following.look()
+            for additions, on_text in streams:
+                if text := next(additions):
+                    on_text(text)
+            events.report_new()
+            if code is not None:
+                break
             time.sleep(_LOOK_SECONDS)
-        if ledger.exists():
-            job = job_of_ledger(ledger)
-            policy = job.policy()
-            with watching(job, policy) as watch:
-                for number, entry in enumerate(followed(ledger, lambda: False, goes_on)):
-                    policy.handle(entry.event)
-                    if number >= seen:
-                        watch(entry.event, tuple(entry.commands))
-        code = following.look()
-        assert code is not None, "an ended run stays ended"
-        following.end()
+    except KeyboardInterrupt:
+        raise _detached(run) from None
+    finally:
+        reporter.on_run_end()
+    following.end()
+    reporter.on_head_end(run)
     return code
+
+
+def _detached(run: HeadRun) -> DetachedError:
+    name = run.folder.name
+    return DetachedError(
+        f"Run {name} continues without this machine, controlled by head {run.head}, and bills "
+        f"until it ends, within its limits{hourly_cost(run.folder)}. Follow it with `cloudtune "
+        f"watch {name}`, stop it with `cloudtune stop {name}`.",
+        name,
+    )
 
 
 def ask_to_stop(remote: Remote) -> None:
@@ -360,29 +348,22 @@ def _boot_log(store: HeadStore) -> list[str]:
     return text.rpartition("\n")[0].splitlines()
 
 
-def _try_to_stop(sent: Sent) -> None:
-    try:
-        ask_to_stop(sent.remote)
-    except StorageError as error:
-        to_stderr(f"not stopped: {error}. Try again with `cloudtune stop {sent.folder.name}`")
-
-
-def _refuse_dead(sent: Sent, calls: Calls, store: HeadStore, state: State | None) -> None:
+def _refuse_dead(run: HeadRun, calls: Calls, store: HeadStore, state: State | None) -> None:
     """Refuse to continue if the head is gone, unless it may still start."""
-    name = sent.folder.name
+    name = run.folder.name
     instances = calls.ours(launch.head_of(name))
     if any(instance.billing for instance in instances):
         return
-    young = time.time() - sent.remote.asked_at < _BOOT_SECONDS
-    if state is None and young and not any(instance.id == sent.head for instance in instances):
+    young = time.time() - run.remote.asked_at < _BOOT_SECONDS
+    if state is None and young and not any(instance.id == run.head for instance in instances):
         return  # the cloud doesn't list it yet
-    console = (_boot_log(store) or telling_lines(calls.console(sent.head)))[-5:]
+    console = (_boot_log(store) or telling_lines(calls.console(run.head)))[-5:]
     last_lines = "".join(f"\n  {line}" for line in console)
     raise CloudtuneError(
-        f"head {sent.head} of run {name} is gone{'; its last output:' if last_lines else ''}"
+        f"head {run.head} of run {name} is gone{'; its last output:' if last_lines else ''}"
         f"{last_lines}\n"
         "Instances that it left end with their leases, within 15 minutes: see `cloudtune status "
-        f"--region {sent.remote.region}`. Resume the run with `cloudtune resume {name}`"
+        f"--region {run.remote.region}`. Resume the run with `cloudtune resume {name}`"
     )
 
 

@@ -2,10 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from cloudtune.api import experiments
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import Provider, provider_named
@@ -17,6 +15,8 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.problem import catalog_of, markets_of, stored_profiles
 from cloudtune.planning.stages import PlanOptions
+from cloudtune.running import heads
+from cloudtune.running.problems import limits_of, load_problem
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.report import Report
 
@@ -31,16 +31,6 @@ class _Candidate:
     experiment: Experiment
     worth: tuple[float, ...]
     figure: str
-
-
-def for_renting(
-    source: experiments.Source,
-    given: Mapping[str, Any],
-    profile: str | None = None,
-    options: PlanOptions | None = None,
-) -> Experiment:
-    """Return an experiment (`load_experiment`) in the region that is best for it; see `ranked`."""
-    return ranked(experiments.load_experiment(source, given), profile, options)[0]
 
 
 def ranked(
@@ -110,12 +100,10 @@ def _candidate(
         named = (regional.cloud.instances, markets_of(regional), regional.cloud.zones)
         usd = min(it.usd_per_hour / it.gpus for it in catalog_of(regional).matching(*named))
         return _Candidate(regional, (usd,), f"from {format_dollars(usd)} a GPU-hour")
-    priced = experiments.with_head(regional, experiments.head_for(regional))
-    problem = experiments.load_problem(priced, profile)
+    priced = heads.with_head(regional, heads.head_for(regional))
+    problem = load_problem(priced, profile)
     try:
-        planned = make_plan(
-            problem, experiments.limits_of(priced), options, priced.charges.head_start
-        )
+        planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
     except InfeasibleError:
         return _Candidate(regional, (math.inf,), "no plan meets the limits")
     estimate = planned.plan.estimate
@@ -143,7 +131,7 @@ def after(before: Report, following: Experiment) -> Experiment | None:
     trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
-    left = vars(experiments.limits_of(following).less(before.seconds, before.dollars))
+    left = vars(limits_of(following).less(before.seconds, before.dollars))
     if any(value is not None and value <= 0 for value in left.values()):
         return None
     place = following.cloud.region

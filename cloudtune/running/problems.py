@@ -1,0 +1,55 @@
+"""The planning problem of an experiment, its limits, and the plan of a run within them."""
+
+from collections.abc import Callable
+
+from cloudtune.experiment import Experiment
+from cloudtune.model.plans import Limits
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning import make
+from cloudtune.planning.make import Planned
+from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
+from cloudtune.planning.stages import PlanOptions, Problem
+
+
+def limits_of(experiment: Experiment) -> Limits:
+    """Return the limits of an experiment."""
+    return Limits(experiment.limits.deadline, experiment.limits.budget)
+
+
+def load_problem(experiment: Experiment, profile: str | None) -> Problem:
+    """Return the planning problem of an experiment.
+
+    `profile` is a file or the name of a published profile; None uses measured or observed timings.
+
+    Raises:
+        UsageError: the script's speed is unknown on all of its instance types.
+    """
+    profiles = stored_profiles(experiment, profile)
+    problem = problem_of(experiment, profiles)
+    if not profiles and not problem.rentables:  # not observed in earlier runs either
+        raise no_profile(experiment)
+    return problem
+
+
+def plan_or_forced(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float = 0.0,
+    *,
+    force: bool,
+    insists: Callable[[], None],
+) -> Planned:
+    """Return the plan of a run; with `force` also one beyond the limits, after calling `insists`.
+
+    Raises:
+        InfeasibleError: no plan meets the limits, without `force`.
+    """
+    try:
+        return make.make_plan(problem, limits, options, elapsed)
+    except InfeasibleError:
+        if not force:
+            raise
+    planned = make.make_plan(problem, limits, options, elapsed, force=True)
+    insists()
+    return planned
