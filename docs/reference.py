@@ -204,7 +204,7 @@ def _default(name: str, field: FieldInfo) -> str:
     """Return what holds if a field is left out: the code's value, or what no value stands for."""
     said = words.FIELDS[name][1:]
     if field.is_required():
-        return "required"
+        return said[0] if said else "required"
     value = field.default
     if value is None or value in ((), {}):
         if not said:

@@ -17,7 +17,7 @@ the type, and what holds if the field is left out.
 
 # What each field is; and, where its default is no value, what holds without it.
 FIELDS: dict[str, tuple[str, ...]] = {
-    "name": ("name of the experiment, and first part of its runs' names",),
+    "name": ("name of the experiment, and first part of its runs' names", "its file's name"),
     "train": ("training function, beside the experiment file; or a [command](commands.md)",),
     "metric.name": ("reported number that decides",),
     "metric.mode": ("whether lower or higher is better",),
@@ -106,7 +106,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "cloud.instances": ("instance types to choose from, or patterns such as `g5.*`",),
     "cloud.market": ("where to rent; `any`: the cheaper of the two",),
     "cloud.zones": ("availability zones to choose from, each at its own spot price", "any"),
-    "cloud.max_instances": ("maximum number of instances at a time",),
+    "cloud.max_instances": (
+        "maximum number of instances at a time",
+        "as many as the limits pay for",
+    ),
     "cloud.avoid": ("how long not to ask a pool that is out of instances",),
     "cloud.billing.unit": (
         "unit of [bills](bills.md#10-by-the-minute-the-hour-or-the-function), also `billing: hour`",

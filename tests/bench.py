@@ -87,7 +87,7 @@ trials: {trials}
 epochs: {{min: {first}, max: {last}}}
 eta: 2
 limits: {{deadline: 3m, budget: $2}}
-cloud: {{instances: [g7.12xlarge], max_instances: 2, avoid: 2s}}
+cloud: {{instances: [g7.12xlarge], market: on-demand, max_instances: 2, avoid: 2s}}
 strategy: sha
 """
 

@@ -139,10 +139,14 @@ def _within_quota(rentable: Rentable, bounds: FleetBounds) -> Rentable:
 
 
 def within_bounds(rentables: Sequence[Rentable], bounds: FleetBounds) -> tuple[Rentable, ...]:
-    """Return the rentables of which at least one instance may be rented, and how many may be."""
+    """Return the rentables of which at least one instance may be rented, and how many may be.
+
+    Where that is none, all of them: planning then says what the quotas leave no room for.
+    """
     most = bounds.max_instances
     capped = [replace(it, most=min(it.most, most)) for it in rentables]
-    return tuple(it for it in (_within_quota(it, bounds) for it in capped) if it.most > 0)
+    fitting = [it for it in (_within_quota(it, bounds) for it in capped) if it.most > 0]
+    return tuple(fitting or capped)
 
 
 def left_out(before: Sequence[Rentable], after: Sequence[Rentable]) -> list[str]:

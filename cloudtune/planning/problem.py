@@ -10,7 +10,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.spot_prior import spot_prior
 from cloudtune.infra.provider import provider_named
-from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, SpotBehaviour
+from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, Offer, SpotBehaviour
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import ASSUMED, EMULATED, PUBLISHED, Measurement, ScalingProfile
@@ -108,53 +108,15 @@ def problem_of(
     measurements can't show are assumed. The profiles include what earlier runs of the script saw.
     """
     catalog = catalog_of(experiment, markets)
-    wanted = markets or markets_of(experiment)
-    offers = shared_offers(
-        experiment,
-        catalog.matching(experiment.cloud.instances, wanted, experiment.cloud.zones),
-    )
-    provider = provider_named(experiment.cloud.provider)
-    runs, time_notes = history.times_of(experiment)
-    types = provider.known_types()
-    waits = provider.waits(experiment)
-    timed = partial(
-        with_earlier_runs,
-        runs=runs,
-        where=experiment.cloud.provider,
-        paced=provider.paced,
-        script=store.script_hash(experiment.train_file) if runs else "",
-    )
-    profiles, fetched = _with_fetch(profiles, experiment)
-    sources = [
-        timed(profile, machine=profile.instance_type, market=wanted[0]) for profile in profiles
-    ]
-    by_type: dict[str, ScalingProfile | None] = {
-        profile.instance_type: profile for profile in profiles
-    }
-    rentables: list[Rentable] = []
-    incomparable: list[InstanceType] = []
-    notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
-    for offer in offers:
-        machine = offer.instance_type
-        if machine.gpu == CPU:
-            notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
-        if machine.name not in by_type:
-            by_type[machine.name] = _derived(machine, sources, types)
-        here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
-        if here is None:
-            incomparable.append(machine)
-            continue
-        profile, note = _with_room(here, machine, runs)
-        notes += [*note, *_strategies(profile)]
-        profile, note = _allowed(profile, experiment)
-        notes += note
-        if profile.widths:
-            profile = believed(profile, experiment.cloud.provider)
-            profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
-            notes += note
-            rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
-    if rentables and "instances" in experiment.cloud.model_fields_set:
-        notes += [*_unfit(catalog, experiment), *_incomparable(incomparable)]
+    markets = markets or markets_of(experiment)
+    settings = experiment.cloud
+    named = catalog.matching(settings.instances, markets, settings.zones)
+    offers = shared_offers(experiment, named)
+    rentables, notes = _rentables(experiment, profiles, offers, markets)
+    if rentables and "instances" in settings.model_fields_set:
+        compared = {rentable.offer.instance_type for rentable in rentables}
+        notes += _unfit(catalog, experiment)
+        notes += _incomparable([o.instance_type for o in offers if o.instance_type not in compared])
     present, absent = _with_capacity(rentables, experiment)
     limits = Limits(experiment.limits.deadline, experiment.limits.budget)
     bounds = fleet_bounds(experiment, present, limits)
@@ -168,9 +130,57 @@ def problem_of(
         catalog,
         usable,
         tuple(dict.fromkeys([*notes, *absent, *left_out(present, usable)])),
-        provider.occupancy(experiment.cloud),
+        provider_named(settings.provider).occupancy(settings),
         tuple(filter(None, chosen_from)),
     )
+
+
+def _rentables(
+    experiment: Experiment,
+    profiles: Sequence[ScalingProfile],
+    offers: Sequence[Offer],
+    markets: Sequence[Market],
+) -> tuple[list[Rentable], list[str]]:
+    """Return the offers on which the script's speed is known or derived, and notes on them."""
+    provider = provider_named(experiment.cloud.provider)
+    runs, time_notes = history.times_of(experiment)
+    types = provider.known_types()
+    waits = provider.waits(experiment)
+    timed = partial(
+        with_earlier_runs,
+        runs=runs,
+        where=experiment.cloud.provider,
+        paced=provider.paced,
+        script=store.script_hash(experiment.train_file) if runs else "",
+    )
+    profiles, fetched = _with_fetch(profiles, experiment)
+    sources = [
+        timed(profile, machine=profile.instance_type, market=markets[0]) for profile in profiles
+    ]
+    by_type: dict[str, ScalingProfile | None] = {
+        profile.instance_type: profile for profile in profiles
+    }
+    rentables: list[Rentable] = []
+    notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
+    for offer in offers:
+        machine = offer.instance_type
+        if machine.gpu == CPU:
+            notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
+        if machine.name not in by_type:
+            by_type[machine.name] = _derived(machine, sources, types)
+        here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
+        if here is None:
+            continue
+        profile, note = _with_room(here, machine, runs)
+        notes += [*note, *_strategies(profile)]
+        profile, note = _allowed(profile, experiment)
+        notes += note
+        if profile.widths:
+            profile = believed(profile, experiment.cloud.provider)
+            profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
+            notes += note
+            rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
+    return rentables, notes
 
 
 def _with_capacity(

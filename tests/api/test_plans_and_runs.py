@@ -33,7 +33,12 @@ FIELDS: dict[str, Any] = {
     "epochs": {"min": 2, "max": 4},
     "eta": 2,
     "strategy": "sha",
-    "cloud": {"instances": ["g7.12xlarge"], "max_instances": 2, "avoid": "2s"},
+    "cloud": {
+        "instances": ["g7.12xlarge"],
+        "market": "on-demand",
+        "max_instances": 2,
+        "avoid": "2s",
+    },
 }
 
 

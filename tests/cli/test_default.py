@@ -23,7 +23,7 @@ train: train.py:train
 metric: {name: loss, mode: min}
 search: {lr: {uniform: [0.01, 0.1]}, shift: {choice: [0, 1]}}
 epochs: {max: 16}
-cloud: {instances: [g4dn.xlarge, g4dn.12xlarge], max_instances: 2}
+cloud: {instances: [g4dn.xlarge, g4dn.12xlarge], market: on-demand, max_instances: 2}
 """
 BOTH = ("--deadline", "30m", "--budget", "$2")
 
@@ -167,9 +167,9 @@ def test_a_budget_alone_gets_a_deadline(command: Command, tmp_path: Path) -> Non
 
 
 def test_larger_machines_spend_what_cheap_ones_leave(command: Command) -> None:
-    """Two g4dn.xlarge cost $0.53 in half an hour: $2 buy more training on four GPUs each."""
-    [fleet] = planned(command, *BOTH)["launches"]
-    assert fleet["instance_type"] == "g4dn.12xlarge"
+    """Two g4dn.xlarge cost $0.53 in half an hour: $2 buy more training on four GPUs as well."""
+    fleet = planned(command, *BOTH)["launches"]
+    assert [part["instance_type"] for part in fleet] == ["g4dn.12xlarge", "g4dn.xlarge"]
     [fleet] = planned(command, "--deadline", "30m", "--budget", "$0.30")["launches"]
     assert fleet["instance_type"] == "g4dn.xlarge"
 
