@@ -32,7 +32,7 @@ def played(**strategy: str) -> tuple[EndReason | None, list[Entry]]:
             "search": {"x": {"uniform": [0, 1]}},
             "trials": 48,
             "epochs": {"min": 1, "max": 9},
-            "cloud": {"instances": [TYPE], "max_instances": 2},
+            "cloud": {"instances": [TYPE], "market": "on-demand", "max_instances": 2},
             "strategy": strategy,
         }
     )

@@ -41,7 +41,7 @@ search: {x: {uniform: [0, 1]}}
 trials: 8
 epochs: {min: 2, max: 16}
 eta: 2
-cloud: {instances: [g7.12xlarge], max_instances: 4}
+cloud: {instances: [p3.8xlarge], market: on-demand, max_instances: 4}
 """
 
 
@@ -63,12 +63,12 @@ def measured(
         paces.append(pace)
         return Cloud(Endpoint("us-east-1"), {}, {})
 
-    truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
+    truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="p3.8xlarge")
     score = synthetic_metric("max", 0)
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", score), truth)
     monkeypatch.setattr(measuring, "open_cloud", opened)
     result = measuring.measure(
-        experiment, "g7.12xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
+        experiment, "p3.8xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
     )
     assert paces == [False], "nothing is paced while the script is timed"
     measuring.keep_profile(result.profile)
@@ -180,7 +180,7 @@ def first(
     return took[0]
 
 
-TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
+TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="p3.8xlarge")
 
 
 @pytest.mark.parametrize("hangs_in", [2, 3, 4])
