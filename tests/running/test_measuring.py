@@ -12,6 +12,7 @@ from cloudtune.display import plan_tables
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.infra.emulator.pacing import core_factor
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planning import make
@@ -41,7 +42,7 @@ search: {x: {uniform: [0, 1]}}
 trials: 8
 epochs: {min: 2, max: 16}
 eta: 2
-cloud: {instances: [p3.8xlarge], market: on-demand, max_instances: 4}
+cloud: {instances: [g7.12xlarge], market: on-demand, max_instances: 4}
 """
 
 
@@ -63,12 +64,12 @@ def measured(
         paces.append(pace)
         return Cloud(Endpoint("us-east-1"), {}, {})
 
-    truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="p3.8xlarge")
+    truth = profile({1.0: seconds, 2.0: seconds}, start=0.3, name="g7.12xlarge")
     score = synthetic_metric("max", 0)
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", score), truth)
     monkeypatch.setattr(measuring, "open_cloud", opened)
     result = measuring.measure(
-        experiment, "p3.8xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
+        experiment, "g7.12xlarge", lambda *_: None, pace=pace, limits=Limits(3600.0, None)
     )
     assert paces == [False], "nothing is paced while the script is timed"
     measuring.keep_profile(result.profile)
@@ -86,11 +87,13 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home)
-    cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 1.5))
-    assert cheap.epoch[1.0].mean == pytest.approx(0.5)
-    assert dear.epoch[1.0].mean == pytest.approx(15.0)
-    assert dear.epoch[2.0].mean == pytest.approx(15.0 / 1.854)
-    assert (dear.provenance.origin, dear.provenance.core_seconds) == ("emulated", 1.5)
+    cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 2.4))
+    factor, _ = core_factor("rtx-pro-4500")
+    assert 6.0 < factor < 10.0, "such a GPU is faster than a V100"
+    assert cheap.epoch[1.0].mean == pytest.approx(0.05 * factor)
+    assert dear.epoch[1.0].mean == pytest.approx(2.4 * factor)
+    assert dear.epoch[2.0].mean == pytest.approx(2.4 * factor / 1.854)
+    assert (dear.provenance.origin, dear.provenance.core_seconds) == ("emulated", 2.4)
     plans = [
         make.make_plan(problem_of(experiment, [item]), Limits(300.0)).plan.staged
         for item in (cheap, dear)
@@ -180,7 +183,7 @@ def first(
     return took[0]
 
 
-TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="p3.8xlarge")
+TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
 
 
 @pytest.mark.parametrize("hangs_in", [2, 3, 4])
