@@ -50,7 +50,9 @@ def group(
 
 def saved_plan(bench: Bench) -> Path:
     path = bench.experiment(trials=2, first=10, last=20)
-    text = path.read_text().replace("[g7.12xlarge]", "[g4dn.12xlarge, g4dn.xlarge], market: any")
+    text = path.read_text().replace(
+        "[g7.12xlarge], market: on-demand", "[g4dn.12xlarge, g4dn.xlarge], market: any"
+    )
     text = text.replace("{deadline: 3m, budget: $2}", "{deadline: 4m, budget: $1}")
     path.write_text(text.replace("max_instances: 2", "max_instances: 1"))
     script = bench.folder / "train.py"
