@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import Catalog, InstanceType, Market
     from cloudtune.model.commands import Launch
     from cloudtune.model.events import RefusalKind
-    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.scaling import Measurement, ScalingProfile
 
 RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
@@ -258,6 +258,13 @@ class Provider(Protocol):
         0 where instances are machines of their own.
         """
         return 0
+
+    def usual_delays(self) -> Mapping[str, Measurement]:
+        """Return the delays around training that are usual here, by the names of `DELAYS`.
+
+        They are for scripts that never ran; what is left out is as in a public cloud.
+        """
+        return {}
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return a profile measured without a pace as it is with the pace.
