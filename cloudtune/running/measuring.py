@@ -102,7 +102,7 @@ def measure(
         enough_usd=enough_usd,
         parallel=parallel,
     )
-    preflight(experiment)
+    preflight(experiment, offers=(offer,))
     cloud = open_cloud(experiment, pace=False)
     folder = home.new_run(experiment.name + home.PROFILE_TAIL)
     lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS
