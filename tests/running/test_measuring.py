@@ -177,7 +177,7 @@ def first(
         took.append((policy.now, policy.spent(policy.now)))
 
     measure_in(monkeypatch, world, truth, note)
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
     problem = prepare(experiment, None, time.time(), Reporters(), pace=True).problem
     assert make.make_plan(problem, Limits(36000.0)).plan.estimate.seconds > 0
     return took[0]
@@ -211,7 +211,7 @@ def test_a_run_may_spend_what_measuring_left_of_the_budget(
     experiment = emulated(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
     jobs: list[Job] = []
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
     monkeypatch.setattr(runner, "run_job", lambda job, _: jobs.append(job))
     tune(experiment, PlanOptions(), Reporters())
     [job] = jobs
@@ -248,7 +248,7 @@ def test_a_run_goes_on_by_what_is_assumed_where_no_epoch_was_measured(
         ),
         TRUTH,
     )
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
     prepared = prepare(experiment, None, time.time(), Reporters(), pace=True)
     assert prepared.dollars > 0.0, "what measuring cost is gone"
     origins = {rentable.profile.provenance.origin for rentable in prepared.problem.rentables}

@@ -53,7 +53,7 @@ class Place:
         patch.chdir(folder)
         patch.setenv("CLOUDTUNE_HOME", str(folder / "home"))
         (folder / "train.py").write_text("def train(config):\n    pass\n")
-        patch.setattr(measuring, "preflight", lambda _: None)  # it would ask AWS
+        patch.setattr(measuring, "preflight", lambda *_, **__: None)  # it would ask AWS
 
     def __call__(self, *words: object) -> Done:
         return called(self._capsys, words[0], self.experiment("sha"), *words[1:])

@@ -101,7 +101,7 @@ def test_stages_are_measured_on_the_best_of_all_types_alone(
     truth = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0)
     score = synthetic_metric("max", 0)
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", score), truth)
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
     prepared = prepare(experiment, None, time.time(), Reporters(), pace=True)
     assert len(list((home / "home/profiles").glob("*.json"))) == 1
     types = {it.offer.instance_type.name for it in prepared.problem.rentables}
