@@ -39,6 +39,7 @@ from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
+from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, trial_of, wider
 
@@ -63,8 +64,10 @@ class RunState:
         charges: Charges | None = None,
         vcpu_quotas: Mapping[str, int] | None = None,
         zones: Sequence[str] = (),
+        shares_gpus: bool = False,
     ) -> None:
         self.rentables = tuple(rentables)
+        self.sharing = GpuSharing(tried=shares_gpus)
         self.widest = math.inf
         self.narrowest: dict[str, Width] = {}  # by instance type, where memory was too small
         self.why_narrow = ""
@@ -419,6 +422,7 @@ class RunState:
         profile = self._by_offer[trial.offer].profile
         # Before the metric is checked: an epoch that diverged is as good a timing as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
+        self._learn_to_share(trial, event.memory_mib)
         trial.record(event, metric)
         trial.epoch_since = self.now
         if diverged(self.mode, metric):
@@ -430,6 +434,21 @@ class RunState:
         at_rung = event.epoch >= self.granted[trial.id]
         self.live.become(trial, "at rung" if at_rung else "training")
         noted.reported = trial
+
+    def _learn_to_share(self, trial: TrialProgress, memory_mib: float | None) -> None:
+        """Let trials have other shares of a GPU, if an epoch has shown that they fit or pay."""
+        assert trial.offer is not None
+        revised = self.sharing.note(
+            self.rentables,
+            trial.offer.instance_type.name,
+            trial.width,
+            memory_mib,
+            lambda rentable: self.corrected(rentable, ()),
+        )
+        if revised is not None:
+            self.rentables = tuple(revised)
+            self._by_offer |= {rentable.offer: rentable for rentable in reversed(revised)}
+            self._limit_widths()
 
     def _note_stopped(self, session: str, noted: Noted) -> None:
         trial = self.current(session)

@@ -227,7 +227,7 @@ class View(Protocol):
         """Return the mean seconds of a delay on an offer, as in `corrected`."""
 
     def profiled(self, offer: Offer) -> Rentable:
-        """Return an offer's rentable as it was before the run, without the run's timings."""
+        """Return an offer's rentable without the run's timings, at all widths of trials."""
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the speeds and delays expected of these trials."""
