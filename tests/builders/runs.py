@@ -18,7 +18,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command, Launch, StartTrial, StopTrial
-from cloudtune.model.plans import Charges, Limits, Plan, Rentable
+from cloudtune.model.plans import Allowance, Charges, Limits, Plan, Rentable
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Mode, Trial, TrialId
 from cloudtune.planners.base import Planner, PlanRequest
@@ -124,7 +124,7 @@ class Setting:
         return PlanRequest(
             self.strategy.stages(),
             self.rentables,
-            limits,
+            Allowance(limits.deadline, limits.budget),
             self.max_instances,
             charges=self.charges,
             mix=self.mix,
