@@ -37,7 +37,7 @@ from cloudtune.train.checkpoint import (
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
-from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
+from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.progress_cursor import Progress
@@ -554,10 +554,9 @@ class ReadRun(CommandRun):
         program = self._program
         log = self._post.log
         self._printed = self.folder / program.file if program.file else log
-        lines = Lines(self._printed)
         where = program.file or "its output"
         metric = self._place["metric_name"]
-        self._readings = Readings(lines, where, metric, program.printed)
+        self._readings = Readings(self._printed, where, metric, program.printed, program.until)
         with self._session.activate():
             if program.folder is not None:
                 self._changes = Changes(self.folder / program.folder)
