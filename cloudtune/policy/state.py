@@ -274,7 +274,7 @@ class RunState:
             case TrialStarted():
                 self._note_started(event.session)
             case TrialStopped():
-                self._note_stopped(event.session, noted)
+                self._note_stopped(event, noted)
             case TrialFailed():
                 self._note_failed(event, noted)
             case TrialLost():
@@ -414,7 +414,7 @@ class RunState:
         result = BestResult(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
             # No decision depends on it any more, but a saved result still counts.
-            if event.checkpoint is not None and not diverged(self.mode, metric):
+            if event.checkpoint is not None and not diverged(metric):
                 self.record.offer(result)
                 noted.late = trial
             return
@@ -425,8 +425,9 @@ class RunState:
         self._learn_to_share(trial, event.memory_mib)
         trial.record(event, metric)
         trial.epoch_since = self.now
-        if diverged(self.mode, metric):
+        if diverged(metric):
             trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
+            self.record.drop(trial.id)
             noted.diverged = trial
             return
         self.record.offer(result)
@@ -450,11 +451,16 @@ class RunState:
             self._by_offer |= {rentable.offer: rentable for rentable in reversed(revised)}
             self._limit_widths()
 
-    def _note_stopped(self, session: str, noted: Noted) -> None:
-        trial = self.current(session)
-        if trial is not None:
-            self.delays.note_stopped(trial.id, self.now)
-            self._leave(trial, trial.after, noted)
+    def _note_stopped(self, event: TrialStopped, noted: Noted) -> None:
+        trial = self.current(event.session)
+        if trial is None:
+            return
+        if event.by_itself and trial.status != "stopping":
+            self._leave(trial, "finished", noted)
+            noted.finished = trial
+            return
+        self.delays.note_stopped(trial.id, self.now)
+        self._leave(trial, trial.after, noted)
 
     def _note_failed(self, event: TrialFailed, noted: Noted) -> None:
         trial = self.current(event.session)
@@ -551,7 +557,7 @@ class RunState:
             self.again[trial.id] = trial
             return
         self.drop_move(trial)
-        if trial.status == "failed":
+        if trial.status in {"failed", "diverged"}:
             self.failures += 1
             noted.failed.append(trial)
 

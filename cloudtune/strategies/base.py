@@ -277,6 +277,9 @@ class Strategy(Protocol):
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Record that a trial failed for good."""
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Record that the script of a trial has ended by itself; its results stay."""
+
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return trials that stop now, or are over, though they haven't reported."""
 

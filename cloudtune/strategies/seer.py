@@ -345,6 +345,10 @@ class Seer:
         self._best.forget(trial.id)
         self._leave(trial.id)
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Learn that a trial has ended: its seat is free."""
+        self._leave(trial.id)
+
     def _leave(self, trial: TrialId) -> None:
         self._vacant = self.seats.pop(trial, None) is not None or self._vacant
 
