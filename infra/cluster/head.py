@@ -268,9 +268,10 @@ class RayHead:
         give_up = time.monotonic() + _START_SECONDS
         while "Ray runtime started" not in log.read_text(errors="replace"):
             if not self._group.alive() or time.monotonic() > give_up:
+                lines = log.read_text(errors="replace").split("\n")
+                last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
                 raise CloudtuneError(
-                    f"Ray's head did not start; see {log}. Its last words:\n"
-                    + log.read_text(errors="replace")[-2000:]
+                    f"Ray's head did not start on this machine; its log ends with: {last} ({log})"
                 )
             time.sleep(0.05)
         self._server = self._gcs()

@@ -3,18 +3,23 @@
 Ray runs any code for callers that it admits, so each run has a random token, without which no
 process of its cluster answers. A cluster on a single machine only listens on the loopback.
 
-`python -m` works like `ray start`, with three differences for which that has no option: a node at
+`python -m` works like `ray start`, with four differences for which that has no option: a node at
 the loopback address stays there (`ray start` would use the machine's other address), Ray's client
-server, which is unused here, isn't started, and it ends once the node has left its cluster.
+server, which is unused here, isn't started, a busy machine has longer to start, and it ends once
+the node has left its cluster.
 """
 
 import os
 import secrets
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 COMMAND = (sys.executable, "-m", "cloudtune.infra.node.ray_access", "start")
+# How long Ray may take to know a node that starts.
+REGISTER_SECONDS = 150.0
 TOKEN_FILE = "ray-token"  # noqa: S105  its name
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  its name
 _LOOPBACK = "127.0.0.1"
@@ -65,6 +70,25 @@ def join_as_driver(address: str, token: str) -> None:
     AuthenticationTokenLoader.instance().reset_cache()
 
 
+def patient(get_node: Callable[[str, str], Any], seconds: float) -> Callable[[str, str], Any]:
+    """Return Ray's look-up of a node, waiting until the node is known.
+
+    `ray start` gives its own raylet 30 s to register, which isn't enough where many start at once.
+    """
+
+    def wait_for_node(address: str, node_id: str) -> Any:
+        give_up = time.monotonic() + seconds
+        while True:
+            try:
+                return get_node(address, node_id)
+            except RuntimeError:
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(0.1)
+
+    return wait_for_node
+
+
 def start() -> None:
     """Run `ray start`."""
     from ray._private import node, ray_constants, services  # noqa: PLC0415  in this process only
@@ -83,6 +107,7 @@ def start() -> None:
         return dead
 
     node.Node.dead_processes = dead_ones
+    services.get_node = patient(services.get_node, REGISTER_SECONDS)
     if not ray_constants.ENABLE_RAY_CLUSTER:
         services.get_node_ip_address = lambda *_: _LOOPBACK
         ray_constants.ENABLE_RAY_CLUSTER = True  # else it takes this for a Mac, and doesn't join
