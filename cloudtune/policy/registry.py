@@ -275,7 +275,7 @@ def fleet_rule(context: BuildContext, name: str) -> FleetRule:
 def _back_to_spot(offers: Offers, rule: FleetRule) -> FleetRule:
     """Return the rule, with the way back to spot if there are both markets."""
     both = len({offer.market for offer in offers.in_order}) > 1
-    return BackToSpot(rule, [rentable.offer for rentable in offers.by_price]) if both else rule
+    return BackToSpot(rule, offers) if both else rule
 
 
 def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:

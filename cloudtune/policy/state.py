@@ -65,6 +65,7 @@ class RunState:
         zones: Sequence[str] = (),
     ) -> None:
         self.rentables = tuple(rentables)
+        machines = [rentable.offer.instance_type for rentable in rentables]
         self.widest = math.inf
         self.narrowest: dict[str, Width] = {}  # by instance type, where memory was too small
         self.why_narrow = ""
@@ -88,7 +89,7 @@ class RunState:
         self.again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
         self.moves: dict[TrialId, Move] = {}
         self.setups: list[float] = []
-        self.speeds = SpeedEstimates()
+        self.speeds = SpeedEstimates({kind.name: kind.gpu.lower() for kind in machines})
         self.delays = DelayEstimates()
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
@@ -177,6 +178,16 @@ class RunState:
 
     def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
         return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
+
+    @property
+    def news(self) -> int:
+        return self.speeds.news
+
+    def epochs_on(self, offer: Offer) -> int:
+        return self.speeds.epochs[offer.instance_type.gpu.lower()]
+
+    def spread(self, offer: Offer, other: Offer) -> float:
+        return self.speeds.spread(self._by_offer[offer].profile, self._by_offer[other].profile)
 
     def delay(self, offer: Offer, kind: Delay) -> float:
         """Return the mean seconds of a delay on an offer, as seen in this run."""
