@@ -7,24 +7,18 @@ The factors are learned when trials continue or begin at another width. The prof
 measured width replaces the profile's; between two measured widths the factor is interpolated; and
 beyond the widest (or narrowest) each doubling is expected to be off by as much as those that were
 seen, times d / (d + 1) after d doublings. Published figures are of another program: they count as
-off by `DOUBT` in one more doubling.
-
-A type whose profile only follows from another GPU's (`ScalingProfile.is_prior`) takes the factors
-of a type with the same GPU. If no such type has trained either, it takes what the GPUs that have
-say of all together: c, the logarithm of how many times longer this run's epochs are than the
-profiles say. Each of these GPUs has seen c plus an error of its own, so that
-
-    c = sum(seen / gpu_error^2) / (1 / (error^2 + APART^2) + sum(1 / gpu_error^2))
+off by `DOUBT` in one more doubling. A type that nothing has trained on takes the factors of one
+with the same GPU, if its profile only follows from another type's (`ScalingProfile.is_prior`).
 
 Delays (launch, boot, start, resize) are means of what was seen, with the profile's as one more.
 """
 
 import bisect
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 from typing import TypeAlias, get_args
 
 from cloudtune.model.fleet import Rented
@@ -44,8 +38,6 @@ WEIGHT = 0.2
 _SAVINGS = 15
 # How much the paces of trials differ, as a relative deviation: it separates pace from noise.
 APART = 0.1
-# A GPU's own error counts as at least this: nothing is measured more exactly.
-_EXACT = 1e-3
 
 
 @dataclass
@@ -102,23 +94,18 @@ class _Slowest:
 class SpeedEstimates:
     """The paces of trials and the factors of widths, updated epoch by epoch.
 
-    `gpus` are the GPU models by instance type. `epochs` are those trained on each of them, and
-    `news` is how often their number has doubled on one whose profile is a prior.
+    `gpus` are the GPU models by instance type.
     """
 
     def __init__(self, gpus: Mapping[str, str] | None = None) -> None:
-        self._gpus = dict(gpus or {})
-        self.epochs = Counter[str]()
-        self.news = 0
-        self._timed: dict[str, ScalingProfile] = {}  # that epochs were compared with, by GPU
-        self._common: tuple[float, float] | None = None  # c and its variance
-        self._curves: dict[str, dict[Width, float]] = {}
+        self._gpus = gpus or {}
         self._all = _Average()
         self._paces: dict[TrialId, _Average] = {}
         self._noise: dict[TrialId, float] = {}  # relative variance of an epoch, over that of paces
         self._factors: dict[Place, _Average] = {}
         self._home: dict[TrialId, Place] = {}
         self._reference: Place | None = None
+        self._curves: dict[str, dict[Width, float]] = {}
         self._slowest = _Slowest(())
         self._asked: Sequence[TrialId] | None = None  # the trials of the last `pace`, for `_answer`
         self._answer = 1.0
@@ -137,7 +124,6 @@ class SpeedEstimates:
         A storage that stalls says nothing about how fast a trial trains: if the epoch took longer
         than expected, saving beyond the usual doesn't count.
         """
-        self._count(profile)
         expected = profile.epoch_seconds(width) if width in profile.epoch else 0.0
         if expected <= 0 or seconds <= 0:  # its time is unknown
             return
@@ -165,18 +151,6 @@ class SpeedEstimates:
             self._noise[trial] = (deviation / APART) ** 2
             self._slowest.note(trial, pace.value, self._trust(trial))
 
-    def _count(self, profile: ScalingProfile) -> None:
-        """Count an epoch for its GPU model."""
-        gpu = self._gpu(profile)
-        self.epochs[gpu] += 1
-        count = self.epochs[gpu]
-        self.news += profile.is_prior and count.bit_count() == 1
-        self._timed.setdefault(gpu, profile)
-        self._common = None
-
-    def _gpu(self, profile: ScalingProfile) -> str:
-        return self._gpus.get(profile.instance_type, profile.instance_type)
-
     def _note_factor(self, place: Place, ratio: float) -> None:
         self._factors.setdefault(place, _Average()).note(ratio)
         self._curves.clear()
@@ -190,9 +164,7 @@ class SpeedEstimates:
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
         pace = self._paces[trial].value if trial in self._paces else self._all.value
-        profile = rentable.profile
-        known = self._factors or self._is_untimed(profile)
-        factor = self._curve_at(profile, width) if known else 1.0
+        factor = self._curve_at(rentable.profile, width) if self._factors else 1.0
         return rentable.epoch_seconds(width) * factor * pace
 
     def pace(self, trials: Sequence[TrialId]) -> float:
@@ -244,17 +216,18 @@ class SpeedEstimates:
         if width not in curve:
             seen = self._seen(profile.instance_type)
             if not seen and profile.is_prior:
-                seen = self._seen_on_gpu(self._gpu(profile))
+                seen = self._seen_on_gpu(self._gpus.get(profile.instance_type, ""))
             anothers = profile.provenance.origin in {PUBLISHED, ASSUMED}
             doubt = math.log(DOUBT) if anothers else 0.0
             curve[width] = self._expected(seen, width, doubt)
-        if self._is_untimed(profile):
-            return curve[width] * math.exp(self._common_error(profile)[0]) / self._all.value
         return curve[width]
 
-    def _is_untimed(self, profile: ScalingProfile) -> bool:
-        """Whether other GPUs have trained, but none of this model, and the profile is a prior."""
-        return profile.is_prior and bool(self._timed) and not self.epochs[self._gpu(profile)]
+    def _seen(self, kind: str) -> dict[Width, float]:
+        """Return the factors of the widths used so far on an instance type, ascending."""
+        factors = {width: f.value for (name, width), f in self._factors.items() if name == kind}
+        if self._reference is not None and self._reference[0] == kind:
+            factors[self._reference[1]] = 1.0
+        return dict(sorted(factors.items()))
 
     def _seen_on_gpu(self, gpu: str) -> dict[Width, float]:
         """Return the factors of the type with a GPU model on which most widths were used."""
@@ -263,39 +236,6 @@ class SpeedEstimates:
             kinds.add(self._reference[0])
         alike = [self._seen(kind) for kind in sorted(kinds) if self._gpus.get(kind) == gpu]
         return max(alike, key=len, default={})
-
-    def _common_error(self, profile: ScalingProfile) -> tuple[float, float]:
-        """Return c of the module's formula, and its variance."""
-        if self._common is None:
-            weights = 1 / (profile.error**2 + APART**2)
-            weighed = 0.0
-            for gpu, timed in self._timed.items():
-                seen = self._seen_on_gpu(gpu)
-                off = fmean(map(math.log, seen.values())) if seen else 0.0
-                weight = 1 / max(_EXACT, timed.gpu_error) ** 2
-                weighed += weight * (math.log(self._all.value) + off)
-                weights += weight
-            self._common = weighed / weights, 1 / weights
-        return self._common
-
-    def spread(self, one: ScalingProfile, other: ScalingProfile) -> float:
-        """Return how far the ratio of two types' epochs may be off.
-
-        That is a standard deviation of the logarithm, 0 if both were timed or have the same GPU.
-        """
-        gpus = {self._gpu(profile): profile for profile in (one, other)}
-        unknown = [profile for gpu, profile in gpus.items() if not self.epochs[gpu]]
-        if len(gpus) == 1 or not unknown:
-            return 0.0
-        common = self._common_error(one)[1] if len(unknown) == 1 else 0.0
-        return math.sqrt(common + sum(profile.gpu_error**2 for profile in unknown))
-
-    def _seen(self, kind: str) -> dict[Width, float]:
-        """Return the factors of the widths used so far on an instance type, ascending."""
-        factors = {width: f.value for (name, width), f in self._factors.items() if name == kind}
-        if self._reference is not None and self._reference[0] == kind:
-            factors[self._reference[1]] = 1.0
-        return dict(sorted(factors.items()))
 
     def _expected(self, seen: Mapping[Width, float], width: Width, doubt: float) -> float:
         if width in seen:

@@ -8,6 +8,7 @@ act upon (`Noted`). Strategies, allocators and fleet rules read the state as a `
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from cloudtune.model.catalog import Offer
@@ -39,6 +40,7 @@ from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
+from cloudtune.policy.gpu_estimates import GpuEstimates, gpu_of
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, trial_of, wider
 
@@ -90,6 +92,7 @@ class RunState:
         self.moves: dict[TrialId, Move] = {}
         self.setups: list[float] = []
         self.speeds = SpeedEstimates({kind.name: kind.gpu.lower() for kind in machines})
+        self.gpu_speeds = GpuEstimates(rentables)
         self.delays = DelayEstimates()
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
@@ -181,13 +184,18 @@ class RunState:
 
     @property
     def news(self) -> int:
-        return self.speeds.news
+        return self.gpu_speeds.news
 
     def epochs_on(self, offer: Offer) -> int:
-        return self.speeds.epochs[offer.instance_type.gpu.lower()]
+        return self.gpu_speeds.epochs[gpu_of(offer)]
+
+    def on_average(self, rentable: Rentable) -> Rentable:
+        factor = self.gpu_speeds.factor(gpu_of(rentable.offer))
+        slowed = replace(rentable, profile=rentable.profile.slowed(factor))
+        return self.delays.corrected(slowed)
 
     def spread(self, offer: Offer, other: Offer) -> float:
-        return self.speeds.spread(self._by_offer[offer].profile, self._by_offer[other].profile)
+        return self.gpu_speeds.spread(gpu_of(offer), gpu_of(other))
 
     def delay(self, offer: Offer, kind: Delay) -> float:
         """Return the mean seconds of a delay on an offer, as seen in this run."""
@@ -430,6 +438,7 @@ class RunState:
         profile = self._by_offer[trial.offer].profile
         # Before the metric is checked: an epoch that diverged is as good a timing as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
+        self.gpu_speeds.note(trial.id, trial.offer, trial.width, event.seconds - event.saving)
         trial.record(event, metric)
         trial.epoch_since = self.now
         if diverged(self.mode, metric):

@@ -225,15 +225,18 @@ class View(Protocol):
 
     @property
     def news(self) -> int:
-        """How often the epochs of a GPU model have doubled whose speed was not measured before."""
+        """How often the epochs of a GPU model have doubled whose profile is a prior."""
 
     def epochs_on(self, offer: Offer) -> int:
         """Return the epochs that this run has trained on an offer's GPU model."""
 
-    def spread(self, offer: Offer, other: Offer) -> float:
-        """Return how far the ratio of two offers' epochs may be off.
+    def on_average(self, rentable: Rentable) -> Rentable:
+        """Return a rentable with the epochs expected of an average trial on its GPU model."""
 
-        That is a standard deviation of the logarithm, 0 if both GPU models were timed.
+    def spread(self, offer: Offer, other: Offer) -> float:
+        """Return how far the ratio of two such expectations may be off.
+
+        That is a standard deviation of the logarithm.
         """
 
     def delay(self, offer: Offer, kind: Delay) -> float:

@@ -167,6 +167,7 @@ class SpendingFleet(Unplanned):
         moves_together: bool = False,
     ) -> None:
         self.name = name
+        self.offers = spending.offers
         self._spending = spending
         self._returns_idle = returns_idle
         self._moves_together = moves_together
@@ -175,7 +176,7 @@ class SpendingFleet(Unplanned):
         self._staying: Mapping[Offer, int] = {}
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        return self._spending.offers.in_order
+        return self.offers.in_order
 
     def max_gpus(self, view: View) -> int:
         """Return the GPUs of the planned fleet, without those that stay until it is there."""
@@ -184,7 +185,7 @@ class SpendingFleet(Unplanned):
 
     def grows_at(self, view: View) -> float:
         """Return when a fleet that is held back is requested at the latest; inf if it isn't."""
-        offers = self._spending.offers
+        offers = self.offers
         return offers.race.grows_at(view, offers.chosen.offer) if offers.race.small else math.inf
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -196,8 +197,8 @@ class SpendingFleet(Unplanned):
         """Plan the fleet, unless nothing has changed: each round reads it several times."""
         spending = self._spending
         count = spending.instances(view)
-        race = spending.offers.race
-        planned = spending.offers.chosen.offer
+        race = self.offers.race
+        planned = self.offers.chosen.offer
         willing = self._willing(view, planned)
         gpus = needed if self._returns_idle else math.inf
         raced = race.small, race.scout, len(race.left), len(view.fleet.usable())
@@ -222,7 +223,7 @@ class SpendingFleet(Unplanned):
             return self._free(planned, count, gpus)
         if count == 0:
             return {}
-        race = self._spending.offers.race
+        race = self.offers.race
         unspent = self._spending.unspent(view)
         if race.small:
             count = 1
@@ -235,7 +236,7 @@ class SpendingFleet(Unplanned):
         if race.scout is not None and gpus > 0 and self._has_room(view, race.scout):
             fleet[race.scout] = scouts = 1  # first, so that the cap leaves it a place
             gpus -= race.scout.gpus * self._returns_idle
-        for offer in self._spending.offers.in_order:
+        for offer in self.offers.in_order:
             if offer == race.scout or race.is_left(offer):
                 continue
             room = min(_paid(rate, offer), _instances(offer, gpus))
@@ -257,7 +258,7 @@ class SpendingFleet(Unplanned):
     def _has_room(self, view: View, scout: Offer) -> bool:
         """Whether the trials that begin now have room on one instance of an offer."""
         width = self._spending.width(view)
-        epochs = self._spending.offers.rentable(scout).profile.epoch
+        epochs = self.offers.rentable(scout).profile.epoch
         return width in epochs and scout.gpus >= width and not view.avoided(scout)
 
     def _replaced(self, view: View, fleet: Mapping[Offer, int]) -> Mapping[Offer, int]:
@@ -268,7 +269,7 @@ class SpendingFleet(Unplanned):
         )
         staying = Counter[Offer]()
         for offer, held in view.held.items():
-            if self._spending.offers.race.is_left(offer) and offer not in fleet:
+            if self.offers.race.is_left(offer) and offer not in fleet:
                 count = min(held, math.ceil(coming / offer.usd_per_second))
                 while count and not view.admits(Counter(fleet) + staying + Counter({offer: count})):
                     count -= 1
@@ -279,10 +280,10 @@ class SpendingFleet(Unplanned):
     def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
         """Add smaller instances for the dollars per second that are left."""
         width = self._spending.width(view)
-        for rentable in self._spending.offers.by_price:
+        for rentable in self.offers.by_price:
             offer = rentable.offer
             fits = offer.gpus >= width and width in rentable.profile.epoch
-            fits = fits and not self._spending.offers.race.is_left(offer)
+            fits = fits and not self.offers.race.is_left(offer)
             if not fits or view.avoided(offer) or offer.usd_per_second == 0:
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
@@ -295,7 +296,7 @@ class SpendingFleet(Unplanned):
 
     def _room(self, view: View, offer: Offer, fleet: Counter[Offer]) -> int:
         """Return how many more instances of an offer the cap and the quotas admit."""
-        offers = self._spending.offers
+        offers = self.offers
         total = offers.means.instances - fleet.total()
         room = int(max(0, min(offers.rentable(offer).most - fleet[offer], total)))
 
@@ -306,7 +307,7 @@ class SpendingFleet(Unplanned):
 
     def _free(self, planned: Offer, count: int, gpus: float) -> Mapping[Offer, int]:
         """Return instances that cost nothing: all of them, if all of the planned offer are."""
-        offers = self._spending.offers
+        offers = self.offers
         fleet = {planned: min(count, _instances(planned, gpus))}
         gpus -= fleet[planned] * planned.gpus
         others = [rentable for rentable in offers.rentables if rentable.offer != planned]
@@ -320,7 +321,7 @@ class SpendingFleet(Unplanned):
 
         Those of a GPU model that was left go in any case, when they are empty.
         """
-        race = self._spending.offers.race
+        race = self.offers.race
         if not self._moves_together and not race.left:
             return ()
         target = self.target(view, needed)
@@ -335,7 +336,7 @@ class SpendingFleet(Unplanned):
         """Return the planned offer, or the best that isn't refused now."""
         if not view.avoided(planned):
             return planned
-        willing = (offer for offer in self._spending.offers.in_order if not view.avoided(offer))
+        willing = (offer for offer in self.offers.in_order if not view.avoided(offer))
         return next(willing, planned)
 
 
@@ -419,20 +420,20 @@ class BackToSpot:
 
     def __init__(self, rule: FleetRule, offers: Offers) -> None:
         self._rule = rule
-        self._offers = offers
+        self.offers = offers
         self._by_price: Sequence[Rentable] = ()
         self._spot: tuple[Offer, ...] = ()
         self._others: tuple[Offer, ...] = ()
 
     def _sort(self) -> None:
         """Sort the offers by market, again if their prices of an epoch have changed."""
-        if self._by_price is self._offers.by_price:
+        if self._by_price is self.offers.by_price:
             return
-        self._by_price = self._offers.by_price
+        self._by_price = self.offers.by_price
         offers = [rentable.offer for rentable in self._by_price]
         dear = [number for number, offer in enumerate(offers) if offer.market != "spot"]
         cheap = offers[: max(dear, default=0)]
-        left = self._offers.race.is_left
+        left = self.offers.race.is_left
         self._spot = tuple(o for o in cheap if o.market == "spot" and not left(o))
         self._others = tuple(offer for offer in offers if offer not in self._spot)
 

@@ -172,7 +172,7 @@ class Offers:
     def _decide(self, view: View) -> None:
         """Rank the offers by what is known of their speeds now; choose by that."""
         means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
-        corrected = [view.corrected(rentable, ()) for rentable in self.rentables]
+        corrected = [view.on_average(rentable) for rentable in self.rentables]
         ranked = by_worth(corrected, means)
         offer = self.race.decide(view, self.chosen.offer, ranked, means)
         self.chosen = self.rentable(offer)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 ENOUGH = 4
 # The share of the dollars that all scouts together may cost.
 SCOUTING = 0.05
+# A fleet moves to what looks better, and back if that was wrong.
+MOVES = 2
 # The share of the time within which a fleet that is held back must be requested.
 SECOND_BOOT = 0.05
 
@@ -63,7 +65,7 @@ class Race:
     """The GPU models of a run: which is tried beside the chosen one, and which were left.
 
     `scout` is the offer of which one instance joins, None if there is none. `left` are GPU models.
-    `small` says that the fleet is one instance for now.
+    `small` says that the fleet is one instance for now, `moves` how often it has moved.
     """
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
@@ -73,6 +75,7 @@ class Race:
         self.small = self.on and profile.provenance.origin == ASSUMED and not profile.seen
         self.scout: Offer | None = None
         self.left: set[str] = set()
+        self.moves = 0
         self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
         self._scouted = 0.0  # the dollars that scouts were to cost
@@ -99,10 +102,12 @@ class Race:
         self._news = view.news
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
-        if best is not None and self._pays(here, best, means):
+        if best is not None and self._pays(view, here, best, means):
             self.left.add(_gpu(here.offer))
+            self.left.discard(_gpu(best.offer))
             here = best
-        if self.scout is not None and self._is_known(view, self.scout):
+            self.moves += 1
+        if self.scout is not None and not self._stays(view, here, self.scout, ranked, means):
             if _gpu(self.scout) != _gpu(here.offer):
                 self.left.add(_gpu(self.scout))
             self.scout = None
@@ -113,7 +118,8 @@ class Race:
     def follow(self, view: View, chosen: Offer) -> None:
         """Let the fleet grow once its reasons to wait are over."""
         if self.small:
-            waits = view.news == 0 or self.scout is not None
+            waits = self.scout is not None and not self._is_known(view, self.scout)
+            waits = waits or view.news == 0
             self.small = waits and view.now < self.grows_at(view, chosen)
 
     def grows_at(self, view: View, chosen: Offer) -> float:
@@ -135,13 +141,27 @@ class Race:
 
     def _may_move(self, view: View, here: Rentable, there: Rentable) -> bool:
         """Whether a fleet could move: both GPU models were timed, and the other isn't left."""
-        others = _gpu(there.offer) not in {_gpu(here.offer), *self.left}
+        others = self.moves < MOVES and _gpu(there.offer) != _gpu(here.offer)
         timed = view.epochs_on(here.offer) > 0 and self._is_known(view, there.offer)
         return others and timed and not view.avoided(there.offer)
 
-    def _pays(self, here: Rentable, there: Rentable, means: Means) -> bool:
-        """Whether another offer buys more, though its instances have yet to boot."""
-        return _cost_ratio(here if self.small else _booted(here), there, means) < 1
+    def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
+        """Whether another offer buys more for all that is known, though it has yet to boot."""
+        ratio = _cost_ratio(here if self.small else _booted(here), there, means)
+        return ratio * math.exp(view.spread(here.offer, there.offer)) < 1
+
+    def _stays(
+        self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means
+    ) -> bool:
+        """Whether a scout is worth as many more epochs as it has trained."""
+        if _gpu(scout) == _gpu(here.offer):
+            return False
+        if view.epochs_on(scout) < ENOUGH:
+            return True
+        there = next(each for each in ranked if each.offer == scout)
+        best = next(each for each in ranked if _is_alike(each, there))
+        more = view.epochs_on(scout) * max(0.0, there.epoch_dollars - here.epoch_dollars)
+        return self._gain(view, here, best, 0.0, means) > more
 
     def _best_scout(
         self, view: View, here: Rentable, ranked: Sequence[Rentable], means: Means
