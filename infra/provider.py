@@ -22,10 +22,10 @@ from cloudtune.model.providers import PROVIDERS
 if TYPE_CHECKING:
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
-    from cloudtune.model.catalog import Catalog, InstanceType, Market
+    from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
     from cloudtune.model.commands import Launch
     from cloudtune.model.events import RefusalKind
-    from cloudtune.model.scaling import ScalingProfile
+    from cloudtune.model.scaling import Measurement, ScalingProfile
 
 RUN_TAG = "cloudtune:run"
 INTENT_TAG = "cloudtune:intent"
@@ -112,6 +112,22 @@ class HeadOffer:
     request: Mapping[str, Any]
     tags: Mapping[str, str] = field(default_factory=dict)
     second_type: str = ""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a cloud says of a run's launches, before there are any.
+
+    Each of `problems` is a line, and refuses the run. `refused` are the types and markets that the
+    cloud wouldn't rent out while it would others, and `notes` the lines that say so.
+    """
+
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    refused: frozenset[tuple[str, Market]] = frozenset()
+
+    def allows(self, offer: Offer) -> bool:
+        return (offer.instance_type.name, offer.market) not in self.refused
 
 
 def merge_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,6 +275,13 @@ class Provider(Protocol):
         """
         return 0
 
+    def usual_delays(self) -> Mapping[str, Measurement]:
+        """Return the delays around training that are usual here, by the names of `DELAYS`.
+
+        They are for scripts that never ran; what is left out is as in a public cloud.
+        """
+        return {}
+
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         """Return a profile measured without a pace as it is with the pace.
 
@@ -323,12 +346,15 @@ class Provider(Protocol):
         """Return an experiment with the account's resources for fields that it leaves out."""
         return experiment
 
-    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
-        """Return what would refuse the launches of a run, in lines, without launching anything.
+    def preflight(
+        self, experiment: Experiment, head: HeadOffer | None, offers: Sequence[Offer] = ()
+    ) -> Preflight:
+        """Return what would refuse the launches of a run, without launching anything.
 
-        With `head`, this machine launches the head, and the head launches the others.
+        With `head`, this machine launches the head, and the head launches the others. `offers` are
+        those of its plan, the best first; () stands for all that the experiment names.
         """
-        return []
+        return Preflight()
 
     def head(self, experiment: Experiment, home: Path, *, force: bool = False) -> HeadOffer | None:
         """Return the head for a run that this machine can't carry; None if it can.

@@ -204,11 +204,15 @@ class MeasureWork:
 
 
 class MeasureError(CloudtuneError):
-    """A measurement ended early; its exit code is that of the reason."""
+    """A measurement ended early; its exit code is that of the reason.
 
-    def __init__(self, message: str, reason: EndReason | None) -> None:
+    `dollars` is what it cost.
+    """
+
+    def __init__(self, message: str, reason: EndReason | None, dollars: float = 0.0) -> None:
         super().__init__(message)
         self.reason = reason
+        self.dollars = dollars
         self.exit_code = reason.exit_code if reason else 1  # type: ignore[misc]
 
 

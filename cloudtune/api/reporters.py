@@ -63,7 +63,7 @@ class ProgressReporter(Reporter):
         )
 
     def on_measuring_start(self, experiment: Experiment) -> None:  # noqa: ARG002
-        self._out.print("This script has no profile yet: measuring it first.")
+        self._out.print("A plan of stages needs the script's speed: measuring it first.")
 
     def on_measured(self, measured: Measured, path: Path) -> None:
         self._out.print(

@@ -45,7 +45,8 @@ def run(
     """Tune: rent instances, train and select trials; return the result after returning them all.
 
     `experiment` is a `cloudtune.Plan`, a plan's file, or an experiment as for `cloudtune.plan`,
-    with the same options. A script without a profile is measured first, within the same limits.
+    with the same options. A strategy that plans stages measures a script that has never run first,
+    within the same limits.
 
     `progress` prints the run live (in a notebook, as one output that is updated). `reporter`, a
     `cloudtune.Reporter`, reports it instead. `on_event(event, commands)` is called with each event

@@ -145,7 +145,7 @@ class TerminalReporter(QuietReporter):
 
     def on_measuring_start(self, experiment: Experiment) -> None:  # noqa: ARG002
         console().print(
-            "This script has no profile yet: measuring it first, within the same limits."
+            "A plan of stages needs the script's speed: measuring it first, within the same limits."
         )
 
     def on_measuring_event(self, event: Event, commands: tuple[Command, ...]) -> None:

@@ -364,7 +364,8 @@ def _speed(proposal: Proposal) -> str:
     if len(texts) > _SPEEDS:
         texts[_SPEEDS - 1 :] = [f"{len(texts) - _SPEEDS + 1} more"]
     error = max((note.error for note in proposal.profiles), default=0.0)
-    about = f" ± {percent(error)}" if error > 0 else ""
+    # Assumed figures are off by a factor, which their basis says.
+    about = f" ± {percent(error)}" if 0 < error < 1 else ""
     return f"{'; '.join(texts)}{about} ({proposal.basis.text})"
 
 
@@ -384,7 +385,7 @@ def next_step(proposal: Proposal, command: Sequence[str]) -> list[Fact]:
     run = " ".join(command)
     if PUBLISHED in proposal.basis.kinds and "--profile" in command:  # a run refuses it
         place = command.index("--profile")
-        run = " ".join((*command[:place], *command[place + 2 :])) + "  # measures the script first"
+        run = " ".join((*command[:place], *command[place + 2 :])) + "  # at your script's own speed"
     return [
         Fact("run it", f"cloudtune run {run}"),
         Fact("details", f"cloudtune plan {' '.join(command)} --verbose"),

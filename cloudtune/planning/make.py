@@ -30,7 +30,7 @@ from cloudtune.planners.reserve import NOISE
 from cloudtune.planners.selection import measures
 from cloudtune.planning import stages
 from cloudtune.planning.forecasting import ALWAYS, MAX_EPOCHS, RUNS, PlayedRuns
-from cloudtune.planning.problem import no_profile, shared_cores
+from cloudtune.planning.problem import nothing_to_plan, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import DRAWS, Asked, PlanOptions, Problem, Question
 from cloudtune.policy.planned.stages import PLANNED
@@ -110,7 +110,7 @@ def make_plan(
     options.check(choice)
     named_sampler(problem.experiment)  # raises if it doesn't go with the other names
     if not problem.rentables:
-        raise no_profile(problem.experiment, problem.notes)
+        raise nothing_to_plan(problem.experiment, problem.notes)
     refuse_endless(problem.experiment, limits)
     question, derived = _with_deadline(Question(problem, limits, options, elapsed))
     try:

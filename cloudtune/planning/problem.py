@@ -16,6 +16,7 @@ from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.scaling import ASSUMED, EMULATED, PUBLISHED, Measurement, ScalingProfile
 from cloudtune.model.text import gpus_text, width_text
 from cloudtune.model.units import format_seconds
+from cloudtune.planning.assumed import assumed_profiles
 from cloudtune.planning.choice import (
     choice_text,
     fleet_bounds,
@@ -104,8 +105,9 @@ def problem_of(
 ) -> Problem:
     """Return the rentables to choose from; profiles of unmeasured types are derived if possible.
 
-    Shares of a GPU with too little memory for the trials are left out. Spreads that few
-    measurements can't show are assumed. The profiles include what earlier runs of the script saw.
+    A script without any profile or earlier run has assumed ones. Shares of a GPU with too little
+    memory for the trials are left out. Spreads that few measurements can't show are assumed. The
+    profiles include what earlier runs of the script saw.
     """
     catalog = catalog_of(experiment, markets)
     markets = markets or markets_of(experiment)
@@ -153,6 +155,11 @@ def _rentables(
         paced=provider.paced,
         script=store.script_hash(experiment.train_file) if runs else "",
     )
+    machines = dict.fromkeys(offer.instance_type for offer in offers)
+    seen = _seen_in_runs([machine.name for machine in machines], timed, markets[0])
+    if not profiles and not seen:
+        assumed = assumed_profiles(experiment, offers, provider)
+        profiles = [assumed(machine) for machine in machines if machine.gpus >= 1]
     profiles, fetched = _with_fetch(profiles, experiment)
     sources = [
         timed(profile, machine=profile.instance_type, market=markets[0]) for profile in profiles
@@ -160,6 +167,9 @@ def _rentables(
     by_type: dict[str, ScalingProfile | None] = {
         profile.instance_type: profile for profile in profiles
     }
+    if not profiles:
+        sources += seen.values()
+        by_type |= dict.fromkeys(seen)
     rentables: list[Rentable] = []
     notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
     for offer in offers:
@@ -181,6 +191,14 @@ def _rentables(
             notes += note
             rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
     return rentables, notes
+
+
+def _seen_in_runs(
+    names: Sequence[str], timed: Callable[..., ScalingProfile | None], market: Market
+) -> dict[str, ScalingProfile]:
+    """Return the profiles that earlier runs alone give, by instance type."""
+    profiles = {name: timed(None, machine=name, market=market) for name in names}
+    return {name: profile for name, profile in profiles.items() if profile is not None}
 
 
 def _with_capacity(
@@ -380,14 +398,11 @@ def shared_cores(problem: Problem) -> int | None:
     return provider_named(experiment.cloud.provider).shared_cores()
 
 
-def no_profile(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
-    """Return the error for a plan without a profile; `notes` say which couldn't be used."""
-    names = [machine.name for machine in instance_types(experiment)]
-    types = _some(names)
+def nothing_to_plan(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:
+    """Return the error for a plan on no instance type; `notes` say why they can't be used."""
+    names = _some([machine.name for machine in instance_types(experiment)])
     return UsageError(
-        f"no profile of {experiment.train_file} on {types}, and planning rents nothing: `cloudtune "
-        "run` measures it first, within the same limits, and `cloudtune profile` only measures; "
-        "or plan with a file, --profile FILE, or with published figures, as in --profile "
-        "resnet50-cifar10@v100 (docs/profiles.md lists them)"
-        + "".join(f"\n{note}" for note in notes)
+        "\n".join(
+            [f"{experiment.train_file} can't be planned on {names}; nothing else is named", *notes]
+        )
     )

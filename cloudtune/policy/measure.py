@@ -189,7 +189,7 @@ class MeasurePolicy:
         message = f"could not measure the script: {error}\n{trace}".strip()
         if self.ending is EndReason.NO_CAPACITY:
             raise NoCapacityError(message)
-        raise MeasureError(message, self.ending)
+        raise MeasureError(message, self.ending, self.spent(self.now))
 
     def spent(self, at: float) -> float:
         """Return the bill in dollars if the instance were returned at that run second."""

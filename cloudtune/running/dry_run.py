@@ -1,4 +1,4 @@
-"""One epoch of one trial on this machine, as a worker trains it, before anything is rented."""
+"""A trial's first epochs on this machine, as a worker trains them, before anything is rented."""
 
 import contextlib
 import os
@@ -26,6 +26,7 @@ from cloudtune.infra.provider import provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.providers import PROVIDERS
+from cloudtune.model.trial import Trial
 from cloudtune.running import runner
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
@@ -34,6 +35,8 @@ from cloudtune.train.storage import LOGS
 
 # Seconds for a script that works: it is tried, not trained.
 SECONDS: Final = 60.0
+# Epochs of a script that is timed: the first one of a process is slower.
+_TIMED_EPOCHS: Final = 2
 # Seconds to end after a stop, as on an instance.
 _END_SECONDS: Final = 8.0
 # Larger files of the folder are data: they are linked, because a script only reads them.
@@ -60,11 +63,13 @@ _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 class Tried:
     """A script that ran here for `seconds`; `reported`: to the end of an epoch.
 
-    `reason` is why it can't be tried here, though it may run on instances; "" if it was tried.
+    `epoch_seconds` is the time of its last epoch on one core; None if it wasn't timed. `reason` is
+    why it can't be tried here, though it may run on instances; "" if it was tried.
     """
 
     seconds: float = 0.0
     reported: bool = False
+    epoch_seconds: float | None = None
     reason: str = ""
 
     def __str__(self) -> str:
@@ -75,11 +80,13 @@ class Tried:
         return f"tried on this machine: one trial ran for {self.seconds:.0f} s without an error"
 
 
-def check_script(experiment: Experiment, *, has_run: bool = True, carried: bool = False) -> None:
+def check_script(
+    experiment: Experiment, *, has_run: bool = True, carried: bool = False, times: bool = False
+) -> Tried:
     """Try a script before anything is rented; if it `has_run`, or shouldn't be, only import it.
 
     `carried`: a head controls the run, and builds the environment. The head itself, which is small,
-    trains nothing.
+    trains nothing. With `times`, an epoch on one core of this machine is timed.
 
     Raises:
         UsageError: the script has an error.
@@ -87,18 +94,19 @@ def check_script(experiment: Experiment, *, has_run: bool = True, carried: bool 
     setup = experiment.setup
     trains = experiment.trial.try_first
     if trains is None:
-        trains = not has_run and not PROVIDERS[experiment.cloud.provider].here
+        trains = times or (not has_run and not PROVIDERS[experiment.cloud.provider].here)
     trains = trains and home.BEGAN_VARIABLE not in os.environ
     built = None if carried and setup.builds else runner.environment(experiment)[1]
     if not trains and (experiment.runs_command or (carried and setup.builds)):
-        return
+        return Tried()
     python = sys.executable if built is None else str(built.python)
     complete = built is not None and not setup.commands
-    tried = try_script(experiment, python, complete=complete, trains=trains)
+    tried = try_script(experiment, python, complete=complete, trains=trains, times=times)
     if tried.reason:
         to_stderr(f"note: {tried}; the run goes on")
     elif trains:
         to_stderr(str(tried))
+    return tried
 
 
 def try_script(
@@ -107,12 +115,14 @@ def try_script(
     *,
     complete: bool = False,
     trains: bool = True,
+    times: bool = False,
 ) -> Tried:
     """Train the first trial of an experiment for an epoch, or a minute, on this machine's CPUs.
 
     A separate process with a worker's code trains in a temporary copy of the files for instances.
     `complete`: `python` has all packages that rented instances have. Unless it `trains`, the script
-    is only imported.
+    is only imported. With `times` it trains for two epochs on one core: the first one of a process
+    is slower.
 
     Raises:
         UsageError: the script has an error; the message has its place and the end of its traceback.
@@ -125,28 +135,20 @@ def try_script(
     began = time.monotonic()
     trial = sampler_of(experiment).ask()
     assert trial is not None
+    epochs = min(_TIMED_EPOCHS, experiment.span.max) if times else 1
     with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
         code = folder / "code" if trains else experiment.train_folder
         if trains:
             _copy(experiment.train_folder, code)
-        training = runner.training_of(experiment, str(folder / "storage"), experiment.span.max)
-        slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
-        begin = messages.Begin(
-            training=training,
-            slot=slot,
-            command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=1),
-            keep_from=0,
-            rendezvous="",
-            listens=False,
-            log=str(folder / LOGS),
-            asked_at=time.time(),
-            environment=environment(slot, 1, ""),
-        )
-        end = _first_message(begin, python, code, ready=not trains)
+        begin = _begin(experiment, trial, folder, epochs)
+        cores = 1 if times else os.cpu_count() or 1
+        end = _last_message(begin, python, code, cores=cores, ready=not trains)
         seconds = time.monotonic() - began
-        if end is None or isinstance(end, messages.Epoch | messages.Ready):
+        if end is None or isinstance(end, messages.Ready):
             return Tried(seconds, reported=end is not None)
+        if isinstance(end, messages.Epoch):
+            return Tried(seconds, reported=True, epoch_seconds=end.report.seconds or None)
         failure = cause([end])
         if isinstance(failure, messages.Lost):
             return Tried(seconds, reason=f"its process {failure.reason}")
@@ -163,6 +165,22 @@ def try_script(
     raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
+def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> messages.Begin:
+    """Return the order to a worker to train a trial for some epochs, with its files in a folder."""
+    slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
+    return messages.Begin(
+        training=runner.training_of(experiment, str(folder / "storage"), experiment.span.max),
+        slot=slot,
+        command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=epochs),
+        keep_from=0,
+        rendezvous="",
+        listens=False,
+        log=str(folder / LOGS),
+        asked_at=time.time(),
+        environment=environment(slot, 1, ""),
+    )
+
+
 def _copy(source: Path, target: Path) -> None:
     target.mkdir()
     for path in sent_files(source):
@@ -174,10 +192,13 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copy(path, copy)
 
 
-def _first_message(
-    begin: messages.Begin, python: str, code: Path, *, ready: bool
+def _last_message(
+    begin: messages.Begin, python: str, code: Path, *, cores: int, ready: bool
 ) -> messages.Body | None:
-    """Return a worker's first message, other than `ready`; None after a minute."""
+    """Return a worker's last epoch, its failure, or its latest epoch after a minute; or None.
+
+    With `ready`, return its first message, which says that it is set up.
+    """
     ours, its = socket.socketpair()
     with its, Path(begin.log).open("wb") as log:
         process = subprocess.Popen(
@@ -187,7 +208,7 @@ def _first_message(
                 **os.environ,
                 "TMPDIR": str(Path(begin.log).parent),
                 "CUDA_VISIBLE_DEVICES": "",
-                "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+                "OMP_NUM_THREADS": str(cores),
                 "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
                 "WANDB_MODE": "disabled",  # nothing worth keeping
             },
@@ -199,16 +220,23 @@ def _first_message(
         )
     connection: Connection[object, messages.Body] = Connection(ours.detach())
     give_up = time.monotonic() + SECONDS
+    latest: messages.Epoch | None = None
     try:
         connection.send(begin)
         while connection.poll(max(0.0, give_up - time.monotonic())):
             body = connection.recv()
-            if ready or not isinstance(body, messages.Ready):
+            if isinstance(body, messages.Epoch):
+                latest = body
+            elif latest is not None and isinstance(body, messages.Done):
+                return latest
+            elif ready or not isinstance(body, messages.Ready):
                 return body
+            if latest is not None and latest.report.epoch >= begin.command.until_epoch:
+                return latest
     except (EOFError, OSError):
         return messages.Lost(how_it_ended(process.wait()))
     else:
-        return None
+        return latest
     finally:
         with contextlib.suppress(OSError):
             connection.send(messages.Stop())

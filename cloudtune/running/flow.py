@@ -1,20 +1,20 @@
-"""A run on this machine: measured if necessary, planned, carried out, resumed and concluded."""
+"""A run on this machine: prepared, planned, carried out, resumed and concluded."""
 
 import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtune.clock import unix_time
-from cloudtune.errors import UsageError
+from cloudtune.errors import NoCapacityError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.plans import Limits
-from cloudtune.model.scaling import EMULATED, ScalingProfile
+from cloudtune.model.scaling import ASSUMED, EMULATED, ScalingProfile
 from cloudtune.model.trial import EndReason
-from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
 from cloudtune.planning.plan_file import job_of
@@ -28,78 +28,134 @@ from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import Further, resume_job
 from cloudtune.running.runner import Ended
 from cloudtune.runs import history, home
+from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job, choice_of, job_of_ledger
 from cloudtune.runs.report import Report, keep_best, load
+from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.train.storage import CheckpointError, tell
 
 # Maximum share of the deadline for measuring before a run.
 _PROFILE_SHARE = 0.25
 # Maximum share of the budget for measuring, once the first epoch has been timed.
 _PROFILE_DOLLARS = 0.1
+# Reasons for which a measurement ends that say nothing against the script.
+_NO_FAULT_OF_THE_SCRIPT = frozenset({EndReason.DEADLINE, EndReason.BUDGET, EndReason.NO_CAPACITY})
 
 
-def measured_first(
-    wanted: Experiment, profile: str | None, began: float, reporter: Reporter, *, pace: bool
-) -> tuple[Problem, float]:
-    """Return the planning problem, and the dollars spent on measuring the script first.
+@dataclass(frozen=True)
+class Prepared:
+    """What a run is planned with; `dollars` were spent on measuring its script first."""
 
-    `began` is when the run's clock began, in Unix time. Measures nothing if a profile exists.
+    problem: Problem
+    dollars: float = 0.0
+
+
+def prepare(
+    experiment: Experiment, profile: str | None, began: float, reporter: Reporter, *, pace: bool
+) -> Prepared:
+    """Try a script before anything is rented, and return the problem of its run.
+
+    A strategy that decides as results come in learns the script's speed in the run itself. One that
+    plans stages needs it before, so a script that has never run is measured first; if that fails
+    for want of time, money or machines, the run is planned by what is assumed. `began` is when the
+    run's clock began, in Unix time.
 
     Raises:
-        CloudtuneError: the script can't be imported, or can't be measured within the limits.
+        CloudtuneError: the script has an error, or can't be measured because of one.
     """
-    profiles = stored_profiles(wanted, profile)
-    dry_run.check_script(wanted, has_run=any(profile.script_hash for profile in profiles))
-    spent = 0.0
-    if not profiles:
-        reporter.on_confirm(wanted, None)
-        profiles, spent = _profile_first(wanted, began, reporter, pace=pace)
-    return problem_of(wanted, profiles), spent
+    profiles = stored_profiles(experiment, profile)
+    has_run = any(profile.script_hash for profile in profiles)
+    plans_stages = choice_of(experiment).planned
+    provider = provider_named(experiment.cloud.provider)
+    times = pace and provider.paced and not profiles and not plans_stages
+    tried = dry_run.check_script(experiment, has_run=has_run, times=times)
+    if times and tried.epoch_seconds is not None:
+        timed = measuring.timed_profile(experiment, tried.epoch_seconds)
+        measuring.keep_profile(timed)
+        profiles = [timed]
+    problem = problem_of(experiment, profiles)
+    if not is_assumed(problem):
+        return Prepared(problem)
+    if not plans_stages:
+        refuse_unlimited(experiment)
+        return Prepared(problem)
+    reporter.on_confirm(experiment, None)
+    return _measured(experiment, problem, began, reporter, pace=pace)
 
 
-def _profile_first(
-    wanted: Experiment, began: float, reporter: Reporter, *, pace: bool
-) -> tuple[list[ScalingProfile], float]:
+def is_assumed(problem: Problem) -> bool:
+    """Whether nothing is known of a script's speed."""
+    origins = {rentable.profile.provenance.origin for rentable in problem.rentables}
+    return ASSUMED in origins
+
+
+def refuse_unlimited(experiment: Experiment) -> None:
+    """Refuse a run of unknown price on somebody's account unless it has both limits.
+
+    Raises:
+        UsageError: the deadline or the budget is missing.
+    """
+    limits = limits_of(experiment)
+    missing = [name for name, value in vars(limits).items() if value is None]
+    if missing and provider_named(experiment.cloud.provider).asks_first:
+        raise UsageError(
+            f"{experiment.train_file.name} has never run, so nobody knows what this will cost: add "
+            f"a {' and a '.join(missing)}, as in --deadline 2h --budget '$40', or measure it first "
+            "with `cloudtune profile`"
+        )
+
+
+def _measured(
+    experiment: Experiment, assumed: Problem, began: float, reporter: Reporter, *, pace: bool
+) -> Prepared:
+    """Measure a script within a part of the limits; return the problem by what was measured."""
     profiles: list[ScalingProfile] = []
     spent = 0.0
-    reporter.on_measuring_start(wanted)
-    whole = limits_of(wanted)
+    reporter.on_measuring_start(experiment)
+    whole = limits_of(experiment)
     now = unix_time()
     deadline = None
     if whole.deadline is not None:
         deadline = _PROFILE_SHARE * (whole.deadline - (now - began))
     cap = Limits(deadline, whole.budget)
     enough = math.inf if whole.budget is None else _PROFILE_DOLLARS * whole.budget
-    machines = instance_types(wanted)
+    machines = _machines_to_measure(experiment, assumed)
     for number, machine in enumerate(machines):
         part = 1 / (len(machines) - number)
         try:
             measured = measuring.measure(
-                wanted,
+                experiment,
                 machine.name,
                 reporter.on_measuring_event,
                 pace=pace,
-                pack="auto" if _may_pack(wanted, machine) else 1,
+                pack="auto" if _may_pack(experiment, machine) else 1,
                 only_known=True,
                 limits=_part_of_time(cap.less(unix_time() - now, spent), part),
                 core_seconds=profiles[0].provenance.core_seconds if profiles else None,
                 enough_usd=part * (enough - spent),
             )
-        except MeasureError as error:
-            if error.reason is not EndReason.DEADLINE or deadline is None:
-                raise
-            raise MeasureError(
-                f"{error}: before a run, measuring may take a quarter of the deadline, "
-                f"{format_seconds(deadline)}, but no epoch ended in that time. Extend the "
-                "deadline, or measure the script first with `cloudtune profile`",
-                error.reason,
-            ) from error
+        except (MeasureError, NoCapacityError) as error:
+            if isinstance(error, MeasureError):
+                if error.reason not in _NO_FAULT_OF_THE_SCRIPT:
+                    raise
+                spent += error.dollars
+            to_stderr(f"note: {machine.name}: {error}; the run goes on by what is known")
+            continue
         profiles.append(measured.profile)
         spent += measured.dollars
         reporter.on_measured(measured, measuring.keep_profile(measured.profile))
         refuse_interrupted(measured)
-    reporter.on_measuring_end(wanted, spent)
-    return profiles, spent
+    reporter.on_measuring_end(experiment, spent)
+    return Prepared(problem_of(experiment, profiles), spent)
+
+
+def _machines_to_measure(experiment: Experiment, assumed: Problem) -> list[InstanceType]:
+    """Return the types that the experiment names, or the best one of those that it may choose."""
+    if not experiment.cloud.is_open:
+        return instance_types(experiment)
+    means = means_within(limits_of(experiment), last_epoch=experiment.span.max)
+    best = by_worth(assumed.rentables, means)[0]
+    return [best.offer.instance_type]
 
 
 def _may_pack(wanted: Experiment, machine: InstanceType) -> bool:
@@ -135,7 +191,7 @@ def tune(
     pace: bool = True,
     force: bool = False,
 ) -> Ended:
-    """Measure an experiment's script if necessary, plan its run and execute it.
+    """Plan an experiment's run and execute it; its script is measured first if the plan needs it.
 
     With `pace`, training without real GPUs takes the time in the profile. With `force`, the run
     starts even if no plan meets the limits (still enforced), or if the profile isn't the script's.
@@ -148,9 +204,10 @@ def tune(
     options.over(wanted).check(choice_of(wanted))
     make.refuse_endless(wanted, limits_of(wanted))
     with home.with_module(wanted):
-        problem, spent = measured_first(wanted, profile, began, reporter, pace=pace)
+        prepared = prepare(wanted, profile, began, reporter, pace=pace)
+        problem = prepared.problem
         refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
-        limits = limits_of(wanted).less(dollars=spent)
+        limits = limits_of(wanted).less(dollars=prepared.dollars)
         elapsed = unix_time() - began
         insists = reporter.on_forced
         try:
@@ -162,7 +219,7 @@ def tune(
             raise
         reporter.on_planned(planned)
         paced = pace and provider_named(wanted.cloud.provider).paced
-        job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=spent)
+        job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=prepared.dollars)
         return _carry_out(job, reporter)
 
 
@@ -249,7 +306,8 @@ def refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, fo
     """
     if force:
         return
-    if any(not profile.script_hash for profile in profiles):
+    assumed = [profile.provenance.origin == ASSUMED for profile in profiles]
+    if not all(profile.script_hash for profile in profiles) and not any(assumed):
         raise UsageError(
             "published profiles are only for planning; a run needs your script's own: measure it "
             "with `cloudtune profile`, or leave out --profile (--force runs anyway)"

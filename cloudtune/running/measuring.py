@@ -17,10 +17,12 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import EMULATED, Provenance, ScalingProfile
 from cloudtune.model.trial import Parallel, Width
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
-from cloudtune.planning.problem import catalog_of, markets_of
+from cloudtune.planning.problem import catalog_of, instance_types, markets_of
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import measurements, store
 from cloudtune.profiles.packing import packed
+from cloudtune.profiles.priors import prior
+from cloudtune.profiles.unmeasured import REFERENCE, prior_profile
 from cloudtune.running.outcomes import Measured
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
@@ -100,7 +102,7 @@ def measure(
         enough_usd=enough_usd,
         parallel=parallel,
     )
-    preflight(experiment)
+    preflight(experiment, offers=(offer,))
     cloud = open_cloud(experiment, pace=False)
     folder = home.new_run(experiment.name + home.PROFILE_TAIL)
     lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS
@@ -138,6 +140,34 @@ def measure(
     return Measured(profile, policy.fleet.dollars(unix_time() - began), tuple(notes), cut)
 
 
+def timed_profile(experiment: Experiment, core_seconds: float) -> ScalingProfile:
+    """Return the profile of a script on an emulated instance; an epoch took so long on one core.
+
+    Everything else is the emulator's pace, and the delays that are usual on this machine.
+    """
+    provider = provider_named(experiment.cloud.provider)
+    machine = max(
+        instance_types(experiment), key=lambda kind: (kind.gpu.lower() == REFERENCE, kind.gpus)
+    )
+    unpaced = prior_profile(
+        machine,
+        epoch_seconds=core_seconds,
+        error=prior("speed of other configurations", provider.name).between,
+        delays=provider.usual_delays(),
+    )
+    paced = provider.paced_profile(unpaced, core_seconds)
+    return replace(
+        paced,
+        script_hash=store.script_hash(experiment.train_file),
+        measured_at=_now_text(unix_time()),
+        identity=identity_of(experiment),
+    )
+
+
+def _now_text(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
 def _clear_storage(uri: str) -> None:
     """Delete the checkpoints of a finished measurement: nothing resumes from them."""
     try:
@@ -154,7 +184,7 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> 
     profile = policy.figures.profile(
         policy.offer.instance_type.name,
         store.script_hash(experiment.train_file),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began)),
+        _now_text(began),
         "; ".join(filter(None, sources)),
     )
     profile = replace(profile, identity=identity_of(experiment))

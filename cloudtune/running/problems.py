@@ -7,7 +7,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
 from cloudtune.planning.make import Planned
-from cloudtune.planning.problem import no_profile, problem_of, stored_profiles
+from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.stages import PlanOptions, Problem
 
 
@@ -19,16 +19,10 @@ def limits_of(experiment: Experiment) -> Limits:
 def load_problem(experiment: Experiment, profile: str | None) -> Problem:
     """Return the planning problem of an experiment.
 
-    `profile` is a file or the name of a published profile; None uses measured or observed timings.
-
-    Raises:
-        UsageError: the script's speed is unknown on all of its instance types.
+    `profile` is a file or the name of a published profile; None uses measured or observed timings,
+    or else those that are assumed of a script that never ran.
     """
-    profiles = stored_profiles(experiment, profile)
-    problem = problem_of(experiment, profiles)
-    if not profiles and not problem.rentables:  # not observed in earlier runs either
-        raise no_profile(experiment)
-    return problem
+    return problem_of(experiment, stored_profiles(experiment, profile))
 
 
 def plan_or_forced(

@@ -192,7 +192,7 @@ def resume_job(
         if not changed_script:
             refuse_changed_files(job.run, job.identity, job.experiment)
         dry_run.check_script(job.experiment)
-        runner.preflight(job.experiment)
+        runner.preflight(job.experiment, offers=job.offers)
         if left.ended:
             reporter.on_confirm(job.experiment, job)
         adopt = not left.ended

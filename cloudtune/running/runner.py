@@ -31,6 +31,7 @@ from cloudtune.infra.provider import (
     Calls,
     Cloud,
     HeadOffer,
+    Preflight,
     Provider,
     calls_to,
     provider_named,
@@ -51,6 +52,7 @@ from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job
 from cloudtune.script.command import words_of
+from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.storage import StorageError, try_storage
@@ -111,20 +113,54 @@ def check_storage(experiment: Experiment) -> None:
         raise UsageError(f"storage {where}: {error}; nothing was launched") from None
 
 
-def preflight(experiment: Experiment, head: HeadOffer | None = None) -> None:
+def preflight(
+    experiment: Experiment, head: HeadOffer | None = None, offers: Sequence[Offer] = ()
+) -> Preflight:
     """Find what would refuse the launches of a run, or of its `head`, before anything is rented.
 
+    `offers` are those of its plan, the best first. Where only some would be refused, notes on
+    standard error say so.
+
     Raises:
-        UsageError: something would; the message has a line for each.
+        UsageError: all would, or something else stands in the way; the message has a line for each.
     """
     check_storage(experiment)
+    checked = provider_named(experiment.cloud.provider).preflight(experiment, head, offers)
     problems = [
         *_full_disk(home.runs()),
         *_unnamable(experiment.train_folder),
-        *provider_named(experiment.cloud.provider).preflight(experiment, head),
+        *checked.problems,
     ]
     if problems:
         raise UsageError("\n".join([*problems, "nothing was launched"]))
+    for line in checked.notes:
+        to_stderr(f"note: {line}")
+    return checked
+
+
+def launchable(job: Job) -> Job:
+    """Return a job without the offers that the cloud would refuse, before anything is rented.
+
+    Those of planned stages stay: a run that can't have them plans again, as in any shortage.
+
+    Raises:
+        UsageError: the cloud would refuse all, or something else stands in the way.
+    """
+    checked = preflight(job.experiment, offers=_best_first(job))
+    standins = tuple(it for it in job.standins if checked.allows(it.offer))
+    if job.plan.staged is not None:
+        return replace(job, standins=standins)
+    rentables = tuple(it for it in job.rentables if checked.allows(it.offer))
+    return replace(job, rentables=rentables, standins=standins)
+
+
+def _best_first(job: Job) -> Sequence[Offer]:
+    """Return a job's offers, those of planned stages first, then by what its limits buy."""
+    means = means_within(job.limits, job.plan.max_instances, job.experiment.span.max)
+    worthy = [rentable.offer for rentable in by_worth((*job.rentables, *job.standins), means)]
+    staged = job.plan.staged
+    planned = () if staged is None else staged.offers
+    return tuple(dict.fromkeys([*planned, *worthy]))
 
 
 def _unnamable(folder: Path) -> Iterator[str]:
@@ -381,7 +417,7 @@ class Ended:
 
 def run_job(job: Job, reporter: Reporter) -> Ended:
     """Carry out a job, from its first request to the confirmed end of its last instance."""
-    preflight(job.experiment)
+    job = launchable(job)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
     with control.driving(folder, where_of(job.experiment)):

@@ -5,7 +5,7 @@ here imports boto3: a plan must not wait for it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -143,17 +143,36 @@ def without_old_gpus(patterns: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: a pattern names only such types.
     """
-    names = [row.instance_type.name for row in rentable() if row.on_demand is not None]
-    kept: list[str] = []
-    for pattern in patterns:
-        named = [name for name in names if fnmatchcase(name, pattern)]
-        newer = [name for name in named if not name.startswith(_BEFORE_TURING)]
-        if named and not newer:
+    newer = narrowed(patterns, lambda name: not name.startswith(_BEFORE_TURING))
+    for pattern, names in newer.items():
+        if not names:
             raise UsageError(
                 f"cloud.instances: {shown(pattern)}: AWS's base image has no driver for GPUs "
                 "before Turing; name an image that has one (cloud.image)"
             )
-        kept += [pattern] if newer == named else newer
+    return tuple(name for names in newer.values() for name in names)
+
+
+def narrowed(patterns: Sequence[str], fits: Callable[[str], bool]) -> Mapping[str, tuple[str, ...]]:
+    """Return what remains of each pattern: patterns and names of those of its types that fit.
+
+    A pattern whose types all fit, or that names none, remains as it is. Of another, a family that
+    fits whole remains as a pattern: whoever left the choice open still leaves it open.
+    """
+    return {pattern: _narrowed(pattern, fits) for pattern in patterns}
+
+
+def _narrowed(pattern: str, fits: Callable[[str], bool]) -> tuple[str, ...]:
+    names = [row.instance_type.name for row in rentable() if row.on_demand is not None]
+    named = [name for name in names if fnmatchcase(name, pattern)]
+    fitting = [name for name in named if fits(name)]
+    if fitting == named:
+        return (pattern,)
+    kept: dict[str, None] = {}
+    for name in fitting:
+        family = f"{name.partition('.')[0]}.*"
+        whole = all(other in fitting for other in names if fnmatchcase(other, family))
+        kept[family if whole else name] = None
     return tuple(kept)
 
 

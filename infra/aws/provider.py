@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +17,8 @@ from cloudtune.infra.aws.account.policies import head_role
 from cloudtune.infra.aws.requests import check_request, ending_its_disks
 from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
-from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Provider
+from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Preflight, Provider
+from cloudtune.model.catalog import quota_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
-    from cloudtune.model.catalog import Catalog, InstanceType, Market
+    from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
     from cloudtune.model.commands import Launch
     from cloudtune.model.scaling import ScalingProfile
 
@@ -113,7 +117,7 @@ class Aws(Ec2Speaking):
         check_request(settings.request)
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
-            return experiment
+            return _with_quotas(experiment)
         defaults = run_defaults(Endpoint(settings.region), settings.image)
         fields = {
             name: value
@@ -125,6 +129,9 @@ class Aws(Ec2Speaking):
         fields["request"] = {**defaults.request, **settings.request}
         if "image" in fields:
             fields["instances"] = pricing.without_old_gpus(settings.instances)
+        if settings.is_open and "instance_profile" in fields:
+            named = fields.get("instances", settings.instances)
+            fields["instances"] = _permitted(named, defaults.types)
         cloud = settings.model_copy(update=fields)
         storage = experiment.storage if stored or not defaults.storage else defaults.storage
         charges = experiment.charges
@@ -135,7 +142,7 @@ class Aws(Ec2Speaking):
             added = pricing.added_usd_per_hour(defaults.disk_gb, gb_month)
             charges = charges.model_copy(update={"per_instance_hour": added})
         changed = {"cloud": cloud, "storage": storage, "charges": charges}
-        return experiment.model_copy(update=changed)
+        return _with_quotas(experiment.model_copy(update=changed))
 
     def check(self, experiment: Experiment) -> None:
         """Check that there are an image to boot and a storage that every instance can reach.
@@ -179,35 +186,28 @@ class Aws(Ec2Speaking):
         endpoint = Endpoint(settings.region)
         return Cloud(endpoint, request, settings.tags, subnets=settings.subnets)
 
-    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
+    def preflight(
+        self, experiment: Experiment, head: HeadOffer | None, offers: Sequence[Offer] = ()
+    ) -> Preflight:
         """Return what EC2 would refuse, by dry runs and by look-ups as far as permitted."""
-        from cloudtune.infra.aws.ec2 import market_request  # noqa: PLC0415  boto3 takes long
-        from cloudtune.infra.aws.preflight import mistakes, quotas_lacking  # noqa: PLC0415
+        from cloudtune.infra.aws.preflight import Preflights  # noqa: PLC0415  boto3 takes long
 
         settings = experiment.cloud
         cloud = self.open(experiment, Path(), pace=False)
-        types = self.instance_types(settings)
-        markets = pricing.MARKETS if settings.market == "any" else (settings.market,)
-        if head is not None:
-            name = f"the head, a {head.instance_type},"
-            attempts = {name: {**head.request, "InstanceType": head.instance_type}}
-        else:
-            attempts = {
-                f"{kind.name} {market}": {
-                    **cloud.request,
-                    **market_request(market, ""),
-                    "InstanceType": kind.name,
-                }
-                for kind in types
-                for market in markets
-            }
         tags = {**settings.tags, RUN_TAG: "preflight"}
-        here = this_instance() if head is None else None
-        return [
-            *(here.obstacles(settings) if here else ()),
-            *mistakes(self.calls(cloud.endpoint), attempts, tags),
-            *quotas_lacking(cloud.endpoint, types, markets, self.regions),
-        ]
+        checks = Preflights(self.calls(cloud.endpoint), cloud, tags, self.regions)
+        launches = dict.fromkeys((offer.instance_type, offer.market) for offer in offers)
+        if not launches:
+            types = self.instance_types(settings)
+            launches = dict.fromkeys(
+                (kind, market) for kind in types for market in _markets(settings)
+            )
+        if head is not None:
+            return checks.of_head(head, list(launches), is_open=settings.is_open)
+        here = this_instance()
+        obstacles = here.obstacles(settings) if here else ()
+        checked = checks.of_launches(list(launches), settings.zones, is_open=settings.is_open)
+        return replace(checked, problems=(*obstacles, *checked.problems))
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return EC2 in each region that a run of this machine used, or that is requested."""
@@ -265,6 +265,38 @@ class Aws(Ec2Speaking):
                 "`cloudtune run` measures a script itself, on a head that it rents (docs/aws.md); "
                 f"this one has no instance metadata ({error})"
             ) from None
+
+
+def _markets(settings: Settings) -> Sequence[Market]:
+    return pricing.MARKETS if settings.market == "any" else (settings.market,)
+
+
+def _permitted(patterns: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
+    """Return what remains of patterns where only these types may be rented; all if that is none."""
+    remaining = pricing.narrowed(
+        patterns, lambda name: any(fnmatchcase(name, allowed) for allowed in types)
+    )
+    return tuple(name for names in remaining.values() for name in names) or tuple(patterns)
+
+
+def _with_quotas(experiment: Experiment) -> Experiment:
+    """Return an experiment that is bounded by the account's quotas, if its choice is open.
+
+    Quotas that it sets itself stay. Those that can't be read bound nothing: EC2 refuses what
+    exceeds them, which costs nothing.
+    """
+    from cloudtune.infra.aws.account.inventory import read_quotas  # noqa: PLC0415  boto3
+
+    settings = experiment.cloud
+    if not settings.is_open:
+        return experiment
+    types = AWS.instance_types(settings)
+    names = {quota_of(kind, market) for kind in types for market in _markets(settings)}
+    unset = sorted(names - settings.vcpu_quotas.keys())
+    read = read_quotas(Endpoint(settings.region), unset)
+    quotas = {name: math.floor(vcpus) for name, vcpus in read.items()}
+    cloud = settings.model_copy(update={"vcpu_quotas": {**quotas, **settings.vcpu_quotas}})
+    return experiment.model_copy(update={"cloud": cloud})
 
 
 AWS = Aws()

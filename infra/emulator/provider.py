@@ -16,7 +16,7 @@ from cloudtune.infra.node import this_machine
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.infra.refcount import claim
 from cloudtune.model.catalog import Catalog, InstanceType, Market
-from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.scaling import Measurement, ScalingProfile
 
 IMAGE = "ami-0c1000000000e8664"
 _HOME_REGION = "us-east-1"
@@ -24,6 +24,16 @@ _HOME_REGION = "us-east-1"
 _BUSY = 0.5
 # Memory of a trial's worker: Python with torch, a small model and its data.
 _WORKER_MIB = 700
+# Instances that one core controls at once: each has a node of Ray, and an agent.
+_INSTANCES_PER_CORE = 2
+# Delays of instances that are processes, and how far they may be off (demo, two cores, 2026-11).
+_USUAL_DELAYS: Mapping[str, Measurement] = {
+    "launch": Measurement(1.0, 0.0, 0, 0.8),
+    "boot": Measurement(15.0, 0.0, 0, 5.0),
+    "start": Measurement(5.0, 0.0, 0, 3.0),
+    "resize": Measurement(5.0, 0.0, 0, 3.0),
+    "release": Measurement(1.0, 0.0, 0, 0.5),
+}
 
 
 class OnThisMachine(Ec2Speaking):
@@ -54,6 +64,9 @@ class OnThisMachine(Ec2Speaking):
         """Return this machine's cores: its instances are processes."""
         return this_machine.cores()
 
+    def usual_delays(self) -> Mapping[str, Measurement]:
+        return _USUAL_DELAYS
+
     def own_address(self) -> str:
         """Return the loopback: instances are processes of this machine."""
         return "127.0.0.1"
@@ -71,14 +84,15 @@ class Emulated(OnThisMachine):
         return pricing.catalog(settings.region, markets, settings.zones)
 
     def host_permille(self, machine: InstanceType) -> int:
-        """Return what the GPUs of an instance take of the cores and the memory, the larger one.
+        """Return what an instance and its GPUs take of the cores and the memory, the larger one.
 
         Half of the cores is left for starting workers, and for the person in front of them.
         """
         factor, _ = pacing.core_factor(machine.gpu)
         cores = machine.gpus / factor / (_BUSY * this_machine.cores())
         memory = machine.gpus * _WORKER_MIB / this_machine.memory_mib()
-        return math.ceil(1000 * max(cores, memory))
+        instance = 1 / (_INSTANCES_PER_CORE * this_machine.cores())
+        return math.ceil(1000 * max(cores, memory, instance))
 
     def paced_profile(self, profile: ScalingProfile, core_seconds: float) -> ScalingProfile:
         machine = self.known_types()[profile.instance_type]

@@ -8,7 +8,7 @@ from cloudtune.clock import unix_time, utc_date
 from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
-from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Provider
+from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Preflight, Provider
 from cloudtune.infra.slurm import nodes
 from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start, time_option
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
@@ -134,10 +134,12 @@ class Slurm(Provider):
         """Return the type and the script; jobs have no markets and no zones."""
         return {"instance_type": launch.instance_type, "script": user_data}
 
-    def preflight(self, experiment: Experiment, head: HeadOffer | None) -> list[str]:
+    def preflight(
+        self, experiment: Experiment, head: HeadOffer | None, offers: Sequence[Offer] = ()
+    ) -> Preflight:
         """Return what sbatch says against a job of each type; nothing is queued."""
         _, problems = self._foretold(experiment)
-        return problems
+        return Preflight(tuple(problems))
 
     def waits(self, experiment: Experiment) -> Mapping[str, float]:
         """Return how long Slurm expects a job of each type to wait in its queue."""

@@ -131,7 +131,7 @@ def test_every_command_that_a_page_names_is_one(page: Path) -> None:
 def test_its_experiment_is_one(tmp_path: Path) -> None:
     text = README.partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "experiment.yaml").write_text(text)
-    assert Experiment.load(tmp_path / "experiment.yaml").name == "digits"
+    assert Experiment.load(tmp_path / "experiment.yaml").limits.budget == 40.0
 
 
 def test_its_script_is_python_and_calls_only_what_there_is() -> None:

@@ -36,7 +36,7 @@ def measure_in(
 
     cloud = Cloud(Endpoint("us-east-1"), {}, {})
     patch.setattr(measuring, "open_cloud", lambda *_, **__: cloud)
-    patch.setattr(dry_run, "check_script", lambda *_, **__: None)
+    patch.setattr(dry_run, "check_script", lambda *_, **__: dry_run.Tried())
     patch.setattr(Runner, "go", go)
 
 

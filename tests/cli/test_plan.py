@@ -63,12 +63,13 @@ def test_a_plan_of_one_fixed_cluster_costs_the_same(command: Command) -> None:
     assert "sooner" not in row
 
 
-def test_types_without_a_profile_are_counted_where_there_are_many(command: Command) -> None:
+def test_types_that_are_too_small_are_counted_where_there_are_many(command: Command) -> None:
     Path("profile.json").unlink()
     changed("experiment.yaml", "[g4dn.12xlarge]", "['*']")
+    changed("experiment.yaml", "epochs:", "trial: {gpus: {min: 32}}\nepochs:")
     text = command("plan", "experiment.yaml").err
-    assert "on g3.4xlarge, g3.8xlarge, g3.16xlarge and " in text
-    assert "p5.48xlarge" not in text
+    assert "can't be planned on g3.4xlarge, g3.8xlarge, g3.16xlarge and " in text
+    assert "p5.48xlarge: measured at 1, 2, 4, 8 GPUs, and trial.gpus allows 32 to any" in text
 
 
 # Of 277 s a plan may take 244: some are needed before and after it, and 5 % are held back.
@@ -244,7 +245,7 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
     screen = " ".join(said.out.split())
     run = screen.partition("run it cloudtune run ")[2].partition(" details ")[0]
     asked = "experiment.yaml --instances p3.8xlarge --deadline 9h --budget '$90'"
-    assert run == f"{asked} # measures the script first"
+    assert run == f"{asked} # at your script's own speed"
     for words in (["run", "experiment.yaml", *options], ["run", "plan.json"]):
         command(*words).refused("measure it with `cloudtune profile`")
 

@@ -163,13 +163,13 @@ OURS: dict[str, Body] = {
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_may_differ(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE[name])
+    monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: ELSEWHERE[name])
     assert try_script(experiment(bench)).reason
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_what_is_the_same_is_one(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS[name])
+    monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: OURS[name])
     with pytest.raises(UsageError):
         try_script(experiment(bench))
 
@@ -178,7 +178,7 @@ def test_a_package_missing_here_is_missing_on_local_instances(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = experiment(bench, cloud={"provider": "emulated"})
-    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: ELSEWHERE["package"])
+    monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: ELSEWHERE["package"])
     with pytest.raises(UsageError, match="No module named 'x'"):
         try_script(wanted)
 
@@ -187,7 +187,7 @@ def test_a_file_that_is_not_sent_is_named(bench: Bench, monkeypatch: pytest.Monk
     wanted = experiment(bench)
     (bench.folder / "train.csv").touch()
     (bench.folder / ".gitignore").write_text("*.csv\n")
-    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: OURS["relative data"])
+    monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: OURS["relative data"])
     with pytest.raises(UsageError, match=r"train.csv'; it is there, but isn't sent"):
         try_script(wanted)
 
@@ -198,7 +198,7 @@ def test_a_missing_file_is_named_once(bench: Bench, monkeypatch: pytest.MonkeyPa
     missing = Failure(f"{NO_FILE}'train.csv'", "")
     hinted = f"{missing.error}; what .gitignore names isn't copied to trials: write !train.csv"
     failure = dataclasses.replace(missing, error=hinted)
-    monkeypatch.setattr(dry_run, "_first_message", lambda *_, **__: failure)
+    monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: failure)
     with pytest.raises(UsageError) as raised:
         try_script(wanted)
     assert str(raised.value).count(".gitignore") == 1

@@ -20,9 +20,8 @@ from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import crowded, propose, to_json
 from cloudtune.planning.stages import PlanOptions
-from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import measuring, runner
-from cloudtune.running.flow import measured_first, refuse_made_up, tune
+from cloudtune.running.flow import prepare, refuse_made_up, tune
 from cloudtune.running.reporter import Reporters
 from cloudtune.runs.job import Job
 from tests.builders import profile
@@ -42,6 +41,7 @@ search: {x: {uniform: [0, 1]}}
 trials: 8
 epochs: {min: 2, max: 16}
 eta: 2
+strategy: sha
 cloud: {instances: [g7.12xlarge], market: on-demand, max_instances: 4}
 """
 
@@ -177,9 +177,9 @@ def first(
         took.append((policy.now, policy.spent(policy.now)))
 
     measure_in(monkeypatch, world, truth, note)
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
-    problem, _ = measured_first(experiment, None, time.time(), Reporters(), pace=True)
-    assert make.make_plan(problem, Limits(3600.0)).plan.estimate.seconds > 0
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
+    problem = prepare(experiment, None, time.time(), Reporters(), pace=True).problem
+    assert make.make_plan(problem, Limits(36000.0)).plan.estimate.seconds > 0
     return took[0]
 
 
@@ -211,7 +211,7 @@ def test_a_run_may_spend_what_measuring_left_of_the_budget(
     experiment = emulated(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
     jobs: list[Job] = []
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
-    monkeypatch.setattr(measuring, "preflight", lambda _: None)
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
     monkeypatch.setattr(runner, "run_job", lambda job, _: jobs.append(job))
     tune(experiment, PlanOptions(), Reporters())
     [job] = jobs
@@ -237,11 +237,20 @@ def test_a_first_epoch_is_measured_though_it_costs_more(
     assert set(result.epoch) == {1.0}, "the other widths are left to the run"
 
 
-def test_measuring_that_finds_nothing_ends_by_the_deadlines_code(
-    monkeypatch: pytest.MonkeyPatch, home: Path
+def test_a_run_goes_on_by_what_is_assumed_where_no_epoch_was_measured(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = emulated(home, **{"limits.deadline": "2m"})
-    with pytest.raises(MeasureError, match="a quarter of the deadline, 30") as error:
-        first(monkeypatch, experiment, TRUTH, hangs_in=1)
-    assert error.value.exit_code == 5
-    assert "cloudtune profile" in str(error.value)
+    experiment = emulated(home, **{"limits.deadline": "2m", "limits.budget": "$2"})
+    measure_in(
+        monkeypatch,
+        lambda it: SimWorld(
+            (it,), "score", synthetic_metric("max", 0), pace_of=lambda _config, _epoch: 1e6
+        ),
+        TRUTH,
+    )
+    monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
+    prepared = prepare(experiment, None, time.time(), Reporters(), pace=True)
+    assert prepared.dollars > 0.0, "what measuring cost is gone"
+    origins = {rentable.profile.provenance.origin for rentable in prepared.problem.rentables}
+    assert origins == {"assumed"}
+    assert "could not measure the script: stopped: deadline" in capsys.readouterr().err

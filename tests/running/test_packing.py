@@ -12,7 +12,7 @@ from cloudtune.engine.simulator import synthetic_metric
 from cloudtune.profiles.packing import packed
 from cloudtune.profiles.store import read
 from cloudtune.running import measuring
-from cloudtune.running.flow import measured_first
+from cloudtune.running.flow import prepare
 from cloudtune.running.reporter import Reporters
 from tests.bench import Done, called
 from tests.builders import profile
@@ -53,7 +53,7 @@ class Place:
         patch.chdir(folder)
         patch.setenv("CLOUDTUNE_HOME", str(folder / "home"))
         (folder / "train.py").write_text("def train(config):\n    pass\n")
-        patch.setattr(measuring, "preflight", lambda _: None)  # it would ask AWS
+        patch.setattr(measuring, "preflight", lambda *_, **__: None)  # it would ask AWS
 
     def __call__(self, *words: object) -> Done:
         return called(self._capsys, words[0], self.experiment("sha"), *words[1:])
@@ -149,8 +149,7 @@ def test_one_gpu_is_measured_where_other_widths_are_named(place: Place) -> None:
     [
         ("sha", 1000.0, (0.5, *WHOLE)),
         ("sha", None, WHOLE),  # two may not fit
-        ("asha", 1000.0, WHOLE),  # its trials have one GPU each
-        ("{name: asha, allocator: fluid}", 1000.0, (0.5, *WHOLE)),
+        ("{name: sha, allocator: same}", 1000.0, WHOLE),  # its trials have one GPU each
     ],
 )
 def test_a_run_that_measures_first_packs_what_fits(
@@ -158,7 +157,7 @@ def test_a_run_that_measures_first_packs_what_fits(
 ) -> None:
     place.trains(8.0, 8.4, mib)
     wanted = load_experiment(place.experiment(strategy), {})
-    measured_first(wanted, None, time.time(), Reporters(yes=True), pace=True)
+    prepare(wanted, None, time.time(), Reporters(yes=True), pace=True)
     assert place.measured[0] == widths
     assert place.profile.widths[0] == (1 / 8 if 0.5 in widths else 1.0)
 

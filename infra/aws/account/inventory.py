@@ -1,7 +1,7 @@
 """Which resources for cloudtune an account has; nothing here changes anything."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -204,13 +204,15 @@ class RunDefaults:
     """The defaults of runs from the account: fields of `cloud`, and a storage.
 
     `storage` is "" without a stack, `disk_gb` the size of the image's root disk, if AWS says it,
-    `request` the part of launches that makes the stack's key encrypt that disk.
+    `request` the part of launches that makes the stack's key encrypt that disk. `types` are
+    patterns of the instance types that the stack's roles may rent.
     """
 
     cloud: Mapping[str, Any]
     storage: str
     disk_gb: int | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
+    types: tuple[str, ...] = ("*",)
 
 
 def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefaults:
@@ -242,6 +244,7 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
         storage=settings.storage,
         disk_gb=None if disk is None else disk.gb,
         request={} if disk is None else disk_request(disk, settings.place.kms),
+        types=settings.place.types,
     )
 
 
@@ -263,11 +266,22 @@ def disk_request(disk: "Disk", kms: str) -> dict[str, Any]:
 
 def quota(endpoint: Endpoint, name: str) -> float | None:
     """Return the vCPUs of a quota ("on-demand g"); None if it is unknown, or may not be read."""
-    if name not in QUOTAS:
-        return None
+    return read_quotas(endpoint, [name]).get(name)
+
+
+def read_quotas(endpoint: Endpoint, names: Iterable[str]) -> dict[str, float]:
+    """Return the vCPUs of quotas by name, as far as they are known and may be read."""
     reader = _Reader(Clients(endpoint))
-    vcpus: float | None = reader("", partial(reader.quota, QUOTAS[name][0]))
-    return vcpus
+    quotas: dict[str, float] = {}
+    for name in names:
+        vcpus = None
+        if name in QUOTAS:
+            vcpus = reader(name, partial(reader.quota, QUOTAS[name][0]))
+        if vcpus is not None:
+            quotas[name] = vcpus
+        if reader.unknown:  # no rights, or no network: the next call would wait for the same
+            break
+    return quotas
 
 
 class Disk(NamedTuple):

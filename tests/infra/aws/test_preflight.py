@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,7 @@ from cloudtune.infra.aws import preflight
 from cloudtune.infra.aws.account.inventory import inventory_of, lines
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.provider import AWS, Aws
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead
@@ -28,7 +29,9 @@ from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
+from cloudtune.planning.plan_file import load_plan
 from cloudtune.running import runner
+from cloudtune.runs.job import Job
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
 from tests.builders.experiments import FIELDS
@@ -89,8 +92,9 @@ def test_each_mistake_is_a_line(tmp_path: Path, cloud: dict[str, str], words: st
 def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs"):
         experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
-    offered = experiment(tmp_path, instances=["g4dn.*", "p*"]).cloud.instances
-    assert "p4d.24xlarge" in offered
+    role = {"instance_profile": "cloudtune-node-us-east-1"}
+    offered = experiment(tmp_path, instances=["g4dn.*", "p*"], **role).cloud.instances
+    assert "p4d.*" in offered
     assert "g4dn.*" in offered
     assert not [name for name in offered if name.startswith(("p*", "p2.", "p3."))]
     own = {"image": "ami-0123456789abcdef0"}
@@ -124,7 +128,8 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Aws, "regions", lambda _: regions)
     control = EmulatorControl(access)
     control.add({"kind": "quota", "market": "on-demand", "vcpus": 2})
-    result = refused(experiment(tmp_path))
+    on_demand = experiment(tmp_path, market="on-demand")
+    result = refused(on_demand)
     assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in result
     assert "Running On-Demand G and VT instances" in result
     assert result.count("\n") == 1, "no region has more"
@@ -133,9 +138,153 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     control.replace([{"kind": "quota", "market": "on-demand", "zone": "us-east-1*", "vcpus": 2}])
     assert (
         "; us-west-2 has 768, and a g4dn.xlarge for $0.6 an hour on demand: "
-        "`cloudtune aws setup --region us-west-2`" in refused(experiment(tmp_path))
+        "`cloudtune aws setup --region us-west-2`" in refused(on_demand)
     )
     control.replace([])
+
+
+# The stack's own roles may only rent g4dn; the caller of these tests may rent anything.
+ANY: dict[str, Any] = {"instances": ["*"], "instance_profile": "cloudtune-node-us-east-1"}
+
+
+@pytest.fixture
+def control(access: Access) -> Iterator[EmulatorControl]:
+    control = EmulatorControl(access)
+    yield control
+    control.replace([])
+
+
+def no_quota(kind: str, market: str) -> dict[str, Any]:
+    return {"kind": "quota", "type": kind, "market": market, "vcpus": 0}
+
+
+def refusal(kind: str, code: str) -> dict[str, Any]:
+    match = {"InstanceType": kind} if kind else {}
+    call = {"action": "RunInstances", "match": match, "times": None}
+    return {"kind": "error", **call, "code": code}
+
+
+def planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cloud: Mapping[str, Any], *options: str
+) -> str:
+    """Return what `plan` prints of an experiment on AWS, and save the plan."""
+    limits = {"budget": "$20", "deadline": "2h"}
+    fields = {**FIELDS, "limits": limits, "cloud": {"provider": "aws", **cloud}}
+    del fields["trials"]
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(fields))
+    words = ("--profile", "resnet50-cifar10@v100", "--save", tmp_path / "saved.plan", *options)
+    return called(capsys, "plan", file, *words).succeeded().out
+
+
+def rentable_types(job: Job) -> set[tuple[str, str]]:
+    """Return the types and markets that the policy of a job may rent."""
+    offers = [rentable.offer for rentable in (*job.rentables, *job.standins)]
+    return {(offer.instance_type.name, offer.market) for offer in offers}
+
+
+def test_quotas_of_the_account_bound_an_open_choice(
+    control: EmulatorControl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    control.replace([no_quota("p*", "*"), no_quota("g*", "spot")])
+    quotas = experiment(tmp_path, **ANY).cloud.vcpu_quotas
+    assert quotas == {
+        "on-demand g": 768, "on-demand p": 0, "spot g": 0, "spot p": 0, "spot p5": 0
+    }  # fmt: skip
+    own = {"vcpu_quotas": {"spot g": 64}}
+    assert experiment(tmp_path, **ANY, **own).cloud.vcpu_quotas == {**quotas, "spot g": 64}
+    assert not experiment(tmp_path).cloud.vcpu_quotas, "named types aren't bounded"
+    out = planned(tmp_path, capsys, ANY)
+    assert re.search(r"\d+ offers left out: the quota spot g has no room for one", out), out
+    assert re.search(r"with \d+ more vCPUs of the quota [a-z-]+ [gp]5? \(", out), out
+    saved = load_plan(tmp_path / "saved.plan")
+    assert saved is not None
+    assert {offer.quota for offer in saved.offers} == {"on-demand g"}
+
+
+def test_an_open_run_goes_on_without_the_types_that_are_refused(
+    control: EmulatorControl,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned(tmp_path, capsys, ANY)
+    job = load_plan(tmp_path / "saved.plan")
+    assert job is not None
+    tried = []
+    try_launch = Ec2.try_launch
+
+    def recorded(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
+        tried.append(request["InstanceType"])
+        return try_launch(ec2, tags, request)
+
+    monkeypatch.setattr(Ec2, "try_launch", recorded)
+    runner.launchable(job)
+    best = tried[0]
+    assert len(tried) <= 6, "not each of them"
+    for code in ("Unsupported", "UnauthorizedOperation", "VcpuLimitExceeded"):
+        control.replace([refusal(best, code)])
+        capsys.readouterr()
+        remaining = rentable_types(runner.launchable(job))
+        assert f"left out: {best} " in capsys.readouterr().err
+        refused_offers = rentable_types(job) - remaining
+        assert refused_offers
+        assert {name for name, _ in refused_offers} == {best}
+
+
+def test_an_open_run_is_refused_only_if_nothing_is_left(
+    control: EmulatorControl,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned(tmp_path, capsys, ANY)
+    job = load_plan(tmp_path / "saved.plan")
+    assert job is not None
+    tried = []
+    try_launch = Ec2.try_launch
+
+    def recorded(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
+        tried.append(request["InstanceType"])
+        return try_launch(ec2, tags, request)
+
+    monkeypatch.setattr(Ec2, "try_launch", recorded)
+    types = {offer.instance_type.name for offer in job.offers}
+    # Of families that aren't among the best, one is tried: rights are often by family.
+    runner.launchable(job)
+    best = {name.partition(".")[0] for name in tried}
+    others = types - {name for name in types if name.partition(".")[0] in best}
+    assert others
+    control.replace([refusal(name, "Unsupported") for name in types - others])
+    assert {name for name, _ in rentable_types(runner.launchable(job))} >= others
+    control.replace([refusal("", "UnauthorizedOperation")])
+    tried.clear()
+    with pytest.raises(UsageError, match=r"UnauthorizedOperation.*cloudtune aws setup.*\nnothing"):
+        runner.launchable(job)
+    assert len(tried) <= 6 + len({name.partition(".")[0] for name in types})
+    control.replace([no_quota("*", "*")])
+    with pytest.raises(UsageError, match="quota on-demand g: 0 vCPUs") as error:
+        runner.launchable(job)
+    assert "quota spot p5: 0 vCPUs" in str(error.value)
+
+
+def test_a_named_type_needs_only_one_of_the_markets(
+    control: EmulatorControl, tmp_path: Path
+) -> None:
+    control.replace([no_quota("g*", "spot")])
+    both = experiment(tmp_path)
+    assert {market for _, market in runner.preflight(both).refused} == {"spot"}
+    assert "quota spot g: 0 vCPUs" in refused(experiment(tmp_path, market="spot"))
+    control.replace([refusal("g4dn.xlarge", "UnauthorizedOperation")])
+    assert "g4dn.xlarge on-demand would be refused" in refused(both), "it was named"
+
+
+def test_an_open_choice_is_among_the_types_that_setup_allowed(tmp_path: Path) -> None:
+    wanted = experiment(tmp_path, instances=["*"])
+    assert wanted.cloud.instances == ("g4dn.*",)
+    assert wanted.cloud.is_open
+    assert set(wanted.cloud.vcpu_quotas) == {"on-demand g", "spot g"}
+    runner.preflight(wanted)
 
 
 def test_a_disk_without_room_is_reported_of(
@@ -228,3 +377,14 @@ def test_without_credentials_one_line_says_what_to_do(
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     done = called(capsys, "aws", "check").refused("log in as for the aws command")
     assert done.err.count("\n") == 1
+
+
+def test_a_type_that_one_zone_lacks_is_tried_in_the_next(
+    control: EmulatorControl, tmp_path: Path
+) -> None:
+    wanted = experiment(tmp_path, zones=["us-east-1a", "us-east-1b"])
+    lacks = {"Placement.AvailabilityZone": "us-east-1a"}
+    control.replace([{**refusal("", "Unsupported"), "match": lacks}])
+    assert not runner.preflight(wanted).refused
+    control.replace([refusal("", "Unsupported")])
+    assert "g4dn.xlarge on-demand would be refused" in refused(wanted)

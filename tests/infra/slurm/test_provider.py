@@ -176,8 +176,8 @@ def test_another_cluster_is_refused() -> None:
 
 
 def test_what_sbatch_refuses_is_known_before_anything_is_queued() -> None:
-    assert SLURM.preflight(experiment(), None) == []
-    (said,) = SLURM.preflight(experiment(request={"constraint": "nowhere"}), None)
+    assert SLURM.preflight(experiment(), None).problems == ()
+    (said,) = SLURM.preflight(experiment(request={"constraint": "nowhere"}), None).problems
     assert said.startswith("cpu: sbatch: ")
 
 
