@@ -27,6 +27,7 @@ from benchmarks.runner import in_processes, parser, print_table
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.experiment.search_space import Uniform
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import Offer
 from cloudtune.model.events import EpochDone
@@ -39,7 +40,6 @@ from cloudtune.profiles.gpu_speeds import GpuSpeeds, solve, specifications
 from cloudtune.profiles.ratios import gpu_speeds
 from cloudtune.profiles.unmeasured import prior_profile
 from cloudtune.profiles.width_scaling import with_wider
-from cloudtune.experiment.search_space import Uniform
 from cloudtune.strategies.fleets import SpendingFleet
 from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.strategies.samplers.sampler import SpaceSampler
@@ -111,14 +111,13 @@ def drawn() -> Table:
         before = types.get(kind.gpu)
         if before is None or _per_gpu(listing) < _per_gpu(before):
             types[kind.gpu] = listing
-    dice = random.Random(0)  # noqa: S311
+    dice = random.Random(0)
     programs = []
     for number in range(200):
         seconds = {}
         for gpu in types:
-            ratio = gpu_speeds().between("v100", gpu)
-            assert ratio is not None
-            seconds[gpu] = math.exp(dice.gauss(0.0, ratio.spread)) / ratio.ratio
+            off = dice.gauss(0.0, gpu_speeds().own_errors[gpu])
+            seconds[gpu] = math.exp(off - gpu_speeds().logs[gpu])
         programs.append(Program(f"drawn {number:03d}", "", "", seconds))
     names = {gpu: listing.instance_type.name for gpu, listing in types.items()}
     return Table(DRAWN, programs, names)
@@ -167,12 +166,12 @@ def belief(offer: Offer, gpu: str, prior: GpuSpeeds) -> ScalingProfile:
     assert ratio is not None
     made = prior_profile(offer.instance_type, epoch_seconds=ASSUMED_EPOCH, error=ASSUMED_ERROR)
     one = Measurement(ASSUMED_EPOCH / ratio.ratio, n=0)
-    return replace(made, epoch=with_wider({1.0: one}, 1, offer.gpus), gpu_error=ratio.spread)
+    return replace(
+        made, epoch=with_wider({1.0: one}, 1, offer.gpus), gpu_error=prior.own_errors[gpu]
+    )
 
 
-def play(
-    cell: Cell, believed: Sequence[Rentable], real: Sequence[Rentable], seed: int
-) -> Outcome:
+def play(cell: Cell, believed: Sequence[Rentable], real: Sequence[Rentable], seed: int) -> Outcome:
     """Simulate a run that may rent what it believes in, in a world where speeds are real."""
     limits = Limits(cell.deadline, cell.budget)
     brakes = Brakes(drain=drain_seconds(*(each.profile for each in believed)))
@@ -189,7 +188,7 @@ def play(
     curves = synthetic_metric("max", seed)
 
     def pace(config: Mapping[str, object], _epoch: int) -> float:
-        return math.exp(random.Random(f"{config} {seed}").gauss(0.0, PACES))  # noqa: S311
+        return math.exp(random.Random(f"{config} {seed}").gauss(0.0, PACES))
 
     world = SimWorld(known, "score", curves, seed, pace)
     ledger = MemoryLedger()
@@ -248,7 +247,7 @@ def cells(data: Path, half: str, count: int, seed: int = 0) -> Iterator[Cell]:
     for name in TABLES:
         table = table_of(name, data)
         models = sorted({program.model for program in table.programs})
-        mine = set(models[:: 2] if half == "tune" else models[1::2])
+        mine = set(models[::2] if half == "tune" else models[1::2])
         for market in MARKETS:
             offers = offers_of(table, market)
             numbers = [
@@ -256,7 +255,7 @@ def cells(data: Path, half: str, count: int, seed: int = 0) -> Iterator[Cell]:
                 for number, program in enumerate(table.programs)
                 if program.model in mine and offers.keys() <= program.seconds.keys()
             ]
-            dice = random.Random(f"{name} {market} {half} {seed}")  # noqa: S311
+            dice = random.Random(f"{name} {market} {half} {seed}")
             for _ in range(count):
                 number = dice.choice(numbers)
                 deadline = dice.choice([3600.0, 2 * 3600.0, 4 * 3600.0, 12 * 3600.0])

@@ -13,7 +13,7 @@ compares them without its pace, and other trials compare them the better the mor
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np

@@ -42,6 +42,7 @@ ENOUGH = 4
 SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
 MOVES = 2
+SURE = 1.0
 # The share of the time within which a fleet that is held back must be requested.
 SECOND_BOOT = 0.05
 
@@ -148,7 +149,7 @@ class Race:
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
         ratio = _cost_ratio(here if self.small else _booted(here), there, means)
-        return ratio * math.exp(view.spread(here.offer, there.offer)) < 1
+        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1
 
     def _stays(
         self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means
@@ -235,8 +236,23 @@ def _cost_ratio(here: Rentable, there: Rentable, means: Means) -> float:
     """Return how many times as much an epoch costs on another offer, with all that it takes."""
     if math.isinf(means.seconds) or math.isinf(means.dollars):
         return there.epoch_dollars / here.epoch_dollars
-    bought = means.buy(there).epochs
-    return means.buy(here).epochs / bought if bought > 0 else math.inf
+    bought = _epochs_bought(there, means)
+    return _epochs_bought(here, means) / bought if bought > 0 else math.inf
+
+
+def _epochs_bought(rentable: Rentable, means: Means) -> float:
+    """Return what means buy on an offer, as if they bought parts of instances beyond the first.
+
+    Whole instances would move the fleet, and move it back, for what rounding leaves of the money.
+    """
+    profile = rentable.profile
+    price = rentable.offer.usd_per_second
+    billed = max(0.0, means.seconds - profile.launch.mean)
+    paid = means.dollars / price
+    count = min(rentable.most, means.instances, max(1.0, paid / max(billed, 1.0)))
+    idle = profile.boot.mean + profile.start.mean + profile.release.mean
+    span = min(billed, paid / count) - idle
+    return count * max(0.0, span) / max(rentable.epoch_instance_seconds, 1e-9)
 
 
 def _is_alike(one: Rentable, other: Rentable) -> bool:
