@@ -29,7 +29,6 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment.search_space import Uniform
 from cloudtune.infra.aws import pricing
-from cloudtune.model.catalog import Offer
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
@@ -47,7 +46,7 @@ from cloudtune.strategies.samplers.sampler import SpaceSampler
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.model.catalog import Market
+    from cloudtune.model.catalog import Market, Offer
 
 DRAWN = "drawn"
 TABLES = (PROFET, LAMBDA, DRAWN)

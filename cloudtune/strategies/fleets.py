@@ -11,7 +11,8 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import Width
 from cloudtune.strategies.base import FleetRule, View
-from cloudtune.strategies.offers import ROUND, Offers, Purchase, paid_for
+from cloudtune.strategies.choice import Offers
+from cloudtune.strategies.offers import ROUND, Purchase, paid_for
 
 # Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cloudtune.strategies.offers import Means
 
 # A GPU model is known after this many epochs: the first are slow, and trials differ.
-ENOUGH = 4
+ENOUGH = 2
 # The share of the dollars that all scouts together may cost.
 SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
@@ -118,10 +118,14 @@ class Race:
 
     def follow(self, view: View, chosen: Offer) -> None:
         """Let the fleet grow once its reasons to wait are over."""
-        if self.small:
-            waits = self.scout is not None and not self._is_known(view, self.scout)
-            waits = waits or view.news == 0
-            self.small = waits and view.now < self.grows_at(view, chosen)
+        if not self.small:
+            return
+        grows_at = self.grows_at(view, chosen)
+        waits = self.scout is not None and not self._is_known(view, self.scout)
+        self.small = (waits or view.news == 0) and view.now < grows_at
+        if not any(view.fleet):  # nothing is known before the first instance trains
+            delays = [view.delay(chosen, "launch"), view.delay(chosen, "boot")]
+            self.small &= sum(delays) + view.delay(chosen, "start") < grows_at
 
     def grows_at(self, view: View, chosen: Offer) -> float:
         """Return the run second at which a fleet that is held back is requested at the latest."""

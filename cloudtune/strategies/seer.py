@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from cloudtune.strategies import seer_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.strategies.offers import Offers, means_within, paid_for
+from cloudtune.strategies.choice import Offers
+from cloudtune.strategies.offers import means_within, paid_for
 from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, capped, rung_epochs
 
 if TYPE_CHECKING:
