@@ -39,7 +39,7 @@ from cloudtune.model.events import (
     TrialFailed,
     TrialLost,
 )
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Allowance, Limits, Rentable
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.trial import Trial
 from cloudtune.planners.base import PlanRequest
@@ -209,7 +209,7 @@ def _strategy() -> SuccessiveHalving:
 
 def _planned(case: Case) -> RunPolicy:
     context = _context(case, trials=9)
-    plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Limits(), 4))
+    plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Allowance(), 4))
     trials = [Trial(f"t{n:02d}", {"lr": n}) for n in range(9)]
     return run_policy(context, follow("sha", context, plan, trials, BRAKES), METRIC, BRAKES)
 

@@ -6,6 +6,8 @@ sentence here.
 
 from __future__ import annotations
 
+from cloudtune.script.printed_lines import EXAMPLE
+
 EXPERIMENT = """\
 Mistakes are reported with line, allowed values and the nearest name. Options of the command line \
 override the file. From Python: `cloudtune.Experiment(name=…, train=…, …)`, or \
@@ -44,7 +46,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "it calls `cloudtune.report`",
     ),
     "reports.printed": (
-        "regular expression for a command's printed reports, with groups `(?P<accuracy>[0-9.]+)`",
+        f"place of a number in what a command [prints](commands.md#what-it-prints): `{EXAMPLE}`",
         "it calls `cloudtune.report`",
     ),
     "checkpoints.folder": (

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.catalog import Offer
-from cloudtune.model.plans import Charges, Limits, Objective, Plan, Rentable, Stage, admits
+from cloudtune.model.plans import Allowance, Charges, Objective, Plan, Rentable, Stage, admits
 from cloudtune.model.trial import Width
 
 
@@ -55,7 +55,7 @@ class PlanRequest:
 
     work: tuple[Stage, ...]
     rentables: tuple[Rentable, ...]
-    limits: Limits
+    allowance: Allowance
     max_instances: int
     fleet: tuple[Live, ...] = ()
     charges: Charges = field(default_factory=Charges)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cloudtune.model.plans import Limits, Plan
+from cloudtune.model.plans import Allowance, Plan
 from cloudtune.planners.base import Planner, PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
@@ -55,13 +55,13 @@ class ExactPlanner:
 
         A reason would take two more searches, without limits.
         """
-        solution = search_of(request).best(request.limits, request.objective)
+        solution = search_of(request).best(request.allowance, request.objective)
         if solution is None:
             return None
         coarsest = max(rentable.offer.granularity_seconds for rentable in request.rentables)
         if coarsest <= 1.0 and self._quick:
             plan = self._priced(request, solution)
-            if request.limits.admit(plan.estimate):
+            if request.allowance.admit(plan.estimate):
                 return plan
         return self._rounded(request, solution) if coarsest > 0 else self._priced(request, solution)
 
@@ -71,7 +71,7 @@ class ExactPlanner:
         At most `points` plans: the two ends, and those that add most area to the front. Limits are
         ignored. Empty if no plan can do the work.
         """
-        solutions = whole_front(replace(request, limits=Limits()))
+        solutions = whole_front(replace(request, allowance=Allowance()))
         chosen = knees([(solution.seconds, solution.dollars) for solution in solutions], points)
         plans = [self._priced(request, solutions[place]) for place in chosen]
         return falling(plans, lambda plan: plan.estimate.dollars)
@@ -88,14 +88,14 @@ class ExactPlanner:
     def _rounded(self, request: PlanRequest, instant: Solution) -> Plan | None:
         """Return the best plan by rounded bills."""
         plan = self._priced(request, instant)
-        if plan.gap == 0.0 and request.limits.admit(plan.estimate):
+        if plan.gap == 0.0 and request.allowance.admit(plan.estimate):
             return plan
         incumbent = replace(instant, dollars=plan.estimate.dollars)
         search = search_of(request, rounded=True)
         solution = search.best(
-            request.limits,
+            request.allowance,
             request.objective,
-            incumbent if request.limits.admit(plan.estimate) else None,
+            incumbent if request.allowance.admit(plan.estimate) else None,
         )
         if solution is None:
             return None

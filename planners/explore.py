@@ -95,10 +95,10 @@ def _bound(ask: Callable[[int], PlanRequest], most: int) -> int:
 
 def _may_fit(request: PlanRequest) -> bool:
     search = search_of(request)
-    limits = request.limits
+    allowance = request.allowance
     if not search.possible:
         return False
-    deadline = math.inf if limits.deadline is None else limits.deadline
-    budget = math.inf if limits.budget is None else limits.budget
+    deadline = math.inf if allowance.seconds is None else allowance.seconds
+    budget = math.inf if allowance.dollars is None else allowance.dollars
     least = float(search.least.dollars_within(deadline * (1 + SLACK)))
     return math.isfinite(least) and least <= budget * (1 + SLACK)

@@ -43,7 +43,7 @@ class GreedyPlanner:
         start = start_limits(request)
         best = admitted_or_refused(request, statics, lambda plan: self._descend(start, plan))
         if self.from_every:
-            others = [self._descend(start, p) for p in statics if start.limits.admit(p.estimate)]
+            others = [self._descend(start, p) for p in statics if start.allowance.admit(p.estimate)]
             best = best_of(request, [best, *others])
         return with_gap(request, best)
 
@@ -68,7 +68,7 @@ class GreedyPlanner:
 def _better(request: PlanRequest, plan: Plan, step: Plan) -> bool:
     mine = measures(plan, request.objective)
     theirs = measures(step, request.objective)
-    return request.limits.admit(step.estimate) and theirs[0] < mine[0] * (1 - 1e-12)
+    return request.allowance.admit(step.estimate) and theirs[0] < mine[0] * (1 - 1e-12)
 
 
 def _rate(request: PlanRequest, plan: Plan, step: Plan) -> tuple[float, float]:

@@ -33,7 +33,7 @@ class NaivePlanner:
         """Return a static plan with its idle instances returned, if that keeps the limits."""
         choices = tuple(tuple(map(_fewest, stage.groups)) for stage in static.stages)
         lean = price(request, choices, self.name)
-        if request.limits.admit(lean.estimate):
+        if request.allowance.admit(lean.estimate):
             return lean
         return price(request, static.choices, self.name)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Allowance, Remaining, Rentable
 
 # The share of the remaining deadline and budget that a plan leaves for surprises.
 MARGIN = 0.05
@@ -27,12 +27,13 @@ class Reserve:
         """What continuing with a plan, and a best-effort plan, must leave of the limits."""
         return replace(self, share=self.share / 2)
 
-    def limits(self, limits: Limits) -> Limits:
-        deadline = limits.deadline
-        budget = limits.budget
-        return Limits(
-            None if deadline is None else max(0.0, deadline) * (1 - self.share),
-            None if budget is None else max(0.0, budget) * (1 - self.share),
+    def allowance(self, remaining: Remaining) -> Allowance:
+        """Return what a plan may use of what remains."""
+        seconds = remaining.seconds
+        dollars = remaining.dollars
+        return Allowance(
+            None if seconds is None else max(0.0, seconds) * (1 - self.share),
+            None if dollars is None else max(0.0, dollars) * (1 - self.share),
         )
 
     def returned_late(self, rentable: Rentable) -> Rentable:
@@ -48,7 +49,7 @@ class Reserve:
         return replace(rentable, profile=replace(profile, release=release))
 
 
-def in_wished_time(limits: Limits, seconds: float) -> Limits:
-    """Return limits that also keep the remaining `seconds` of the time a plan was chosen for."""
+def in_wished_time(limit: float | None, seconds: float) -> float:
+    """Return a limit that also keeps the remaining `seconds` of the time a plan was chosen for."""
     soon = max(0.0, seconds)
-    return replace(limits, deadline=soon if limits.deadline is None else min(soon, limits.deadline))
+    return soon if limit is None else min(soon, limit)

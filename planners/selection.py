@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from cloudtune.model.plans import Limits, Objective, Plan, RunPlan
+from cloudtune.model.plans import Allowance, Objective, Plan, RunPlan
 from cloudtune.model.text import cost_format, limit_texts
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
@@ -18,7 +18,7 @@ def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
     Raises:
         InfeasibleError: there is none; it has the fastest and the cheapest of the plans.
     """
-    admitted = [plan for plan in plans if request.limits.admit(plan.estimate)]
+    admitted = [plan for plan in plans if request.allowance.admit(plan.estimate)]
     if admitted:
         return min(admitted, key=lambda plan: measures(plan, request.objective))
     raise refuse(request, *_ends(plans))
@@ -46,11 +46,11 @@ def admitted_or_refused(
         InfeasibleError: it is beyond the limits; it has the fastest and the cheapest plan that the
             static plans lead to.
     """
-    within = [plan for plan in statics if start_limits(request).limits.admit(plan.estimate)]
+    within = [plan for plan in statics if start_limits(request).allowance.admit(plan.estimate)]
     if within:
         start = min(within, key=lambda plan: measures(plan, request.objective))
         improved = improve(start)
-        if request.limits.admit(improved.estimate):
+        if request.allowance.admit(improved.estimate):
             return improved
     raise refuse(request, *_ends([improve(plan) for plan in statics]))
 
@@ -60,10 +60,10 @@ def start_limits(request: PlanRequest) -> PlanRequest:
 
     A heuristic that lowers it step by step may begin beyond that limit and end within it.
     """
-    deadline = request.limits.deadline
-    budget = request.limits.budget
-    kept = Limits(deadline, None) if request.objective == "cost" else Limits(None, budget)
-    return replace(request, limits=kept)
+    deadline = request.allowance.seconds
+    budget = request.allowance.dollars
+    kept = Allowance(deadline, None) if request.objective == "cost" else Allowance(None, budget)
+    return replace(request, allowance=kept)
 
 
 def refuse(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> InfeasibleError:
@@ -72,21 +72,22 @@ def refuse(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) ->
 
 
 def _why(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> str:
-    limits = request.limits
+    allowance = request.allowance
     if fastest is None or cheapest is None:
         return (
             "no measured width fits on the instances allowed; raise cloud.max_instances, or the "
             "vCPU quota that it is bounded by"
         )
-    late = fastest.estimate.seconds > (limits.deadline or math.inf)
-    dear = cheapest.estimate.dollars > (limits.budget or math.inf)
+    late = fastest.estimate.seconds > (allowance.seconds or math.inf)
+    dear = cheapest.estimate.dollars > (allowance.dollars or math.inf)
     if late and not dear:
         ends = f"The fastest takes {described(fastest)}"
     elif dear and not late:
         ends = f"The cheapest takes {described(cheapest)}"
     else:
         ends = f"The fastest takes {described(fastest)}; the cheapest takes {described(cheapest)}"
-    options = [f"--{name}" for name, limit in asdict(limits).items() if limit is not None]
+    given = {"--deadline": allowance.seconds, "--budget": allowance.dollars}
+    options = [name for name, limit in given.items() if limit is not None]
     return (
         f"no plan finishes {describe_limits(request)}. {ends}. "
         f"Raise {' or '.join(options)}, try fewer trials, or let the run stop at its limits "
@@ -96,8 +97,9 @@ def _why(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> s
 
 def describe_limits(request: PlanRequest) -> str:
     """Return "within 2h for $40.00"."""
+    allowance = request.allowance
     cost = cost_format(rentable.offer for rentable in request.rentables)
-    return " ".join(limit_texts(request.limits, "within ", "for ", cost))
+    return " ".join(limit_texts(allowance.seconds, allowance.dollars, "within ", "for ", cost))
 
 
 def described(plan: Plan) -> str:

@@ -84,7 +84,7 @@ class _Reader:
 
     def _hear(self, event: events.Event) -> None:
         if isinstance(event, events.EpochDone):
-            if diverged(self._metric.mode, event.metrics.get(self._metric.name, math.nan)):
+            if diverged(event.metrics.get(self._metric.name, math.nan)):
                 self._diverged.add(event.session)
         elif isinstance(event, events.NodeJoined):
             self._asked.pop(event.intent, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.model.plans import Charges, Limits
+from cloudtune.model.plans import Charges, Limits, Remaining
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.explore import explore
 from cloudtune.policy.planned.stages import (
@@ -43,11 +43,11 @@ def plan_stages(
     planner, reserve = PLANNERS[planning.planner], reserve_of(brakes)
 
     def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
-        deadline = None if limits.deadline is None else limits.deadline - reserve.seconds
+        remaining = Remaining(limits.deadline, limits.budget).after(reserve.seconds)
         return PlanRequest(
             work=work,
             rentables=tuple(map(reserve.returned_late, context.rentables)),
-            limits=reserve.limits(Limits(deadline, limits.budget)),
+            allowance=reserve.allowance(remaining),
             max_instances=context.max_instances,
             charges=charges or Charges(),
         )

@@ -14,6 +14,7 @@ from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.model import menu
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import home
+from cloudtune.script.printed_lines import EXAMPLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,7 +182,7 @@ def _ask(gap: Gap) -> str:
         "metric": "NAME:max or NAME:min",
         "epochs": "a number",
         "search": "NAME=SPACE, as in lr=loguniform(1e-4, 1)",
-        "reports": "a regular expression for its output, as in (?P<accuracy>[0-9.]+)%",
+        "reports": f"where its output has a number, as in {EXAMPLE}",
     }
     hint = hints.get(gap.what, "as in loguniform(1e-4, 1) or choice(32, 64)")
     return str(click.prompt(f"{gap.question[0].upper()}{gap.question[1:]} ({hint})", err=True))

@@ -146,7 +146,7 @@ def _trained(report: Report) -> tuple[str, str]:
 
 
 def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[str, ...]:
-    kept = against.limits.admit(plan.estimate)
+    kept = against.allowance.admit(plan.estimate)
     forecast = plan.forecast
     every = report.job.experiment.scale.every
     return (
@@ -222,5 +222,5 @@ def _plan_json(plan: RunPlan, against: Against) -> dict[str, Any]:
         "seconds": plan.estimate.seconds,
         "dollars": plan.estimate.dollars,
         "dollars_p95": plan.forecast.dollars.p95,
-        "keeps_limits": against.limits.admit(plan.estimate),
+        "keeps_limits": against.allowance.admit(plan.estimate),
     }

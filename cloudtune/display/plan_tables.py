@@ -123,7 +123,9 @@ def price_facts(prices: PriceNote) -> list[Fact]:
 
 
 def _limits(proposal: Proposal) -> str:
-    limits = limits_text(proposal.limits, cost_format(proposal.plan.offers))
+    limits = limits_text(
+        proposal.limits.deadline, proposal.limits.budget, cost_format(proposal.plan.offers)
+    )
     if proposal.confidence is None or limits == "none":
         return limits
     return f"{limits}; to be kept with a probability of {percent(proposal.confidence)}"

@@ -11,6 +11,7 @@ from cloudtune.engine.record.accounting import Accounting, Amount
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.model.events import FORGOTTEN, InstanceGone
 from cloudtune.model.plans import RunPlan
+from cloudtune.model.progress import TrialProgress
 from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
 from cloudtune.model.text import (
     Scale,
@@ -262,7 +263,8 @@ def _show_facts(out: Console, report: Report) -> None:
     ]
     _print_some(out, synced)
     failed = [trial for trial in report.policy.trials.values() if trial.error]
-    _print_some(out, [f"{it.id} failed at {scale.at(it.epoch)}: {it.error}" for it in failed])
+    _print_some(out, [_failure_text(trial, scale) for trial in failed])
+    _print_some(out, list(_early_ends(report)))
     if report.job.measuring:
         cost = cost_format(report.job.plan.offers)
         whole = cost(report.dollars + report.job.measuring)
@@ -272,6 +274,25 @@ def _show_facts(out: Console, report: Report) -> None:
         )
     if report.basis.emulated and report.job.run:
         out.print(emulated_text(report.job))
+
+
+def _failure_text(trial: TrialProgress, scale: Scale) -> str:
+    if trial.status == "diverged":
+        return f"{trial.id} diverged: {trial.error}"
+    return f"{trial.id} failed at {scale.at(trial.epoch)}: {trial.error}"
+
+
+def _early_ends(report: Report) -> Iterator[str]:
+    """Yield a line on the trials whose scripts ended by themselves, if any did."""
+    scale = report.job.experiment.scale
+    last = report.job.experiment.span.max
+    trials = report.policy.trials.values()
+    early = [it for it in trials if it.status == "finished" and it.epoch < it.last(last)]
+    if early:
+        where = [f"{trial.id} at {scale.at(trial.epoch)}" for trial in early]
+        more = f" and {len(where) - _MAX_LINES} more" if len(where) > _MAX_LINES else ""
+        shown = ", ".join(where[:_MAX_LINES])
+        yield f"Their scripts ended before {scale.at(last)}: {shown}{more}"
 
 
 def _busy_gpus(report: Report) -> Iterator[str]:

@@ -46,7 +46,12 @@ _ENDINGS = {
     "failed": "stops: no trial is left",
     "no capacity": "stops: no capacity in the cloud",
 }
-_LEFT: dict[Status, str] = {"parked": "paused", "cut": "cut", "finished": "finished"}
+_LEFT: dict[Status, str] = {
+    "parked": "paused",
+    "cut": "cut",
+    "finished": "finished",
+    "diverged": "diverged",
+}
 
 
 class RunScreen:
@@ -157,6 +162,9 @@ class RunScreen:
                 self._say(event.at, f"the cloud may soon take {name} back: others are used first")
             case events.TrialFailed():
                 self._tell_failure(event)
+            case events.TrialStopped(by_itself=True):
+                trial = self._policy.trials[_trial(event.session)]
+                self._say(event.at, f"its script has ended: {self._standing(trial)}")
             case events.TrialLost():
                 self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:

@@ -14,7 +14,6 @@
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from cloudtune.model.plans import Limits
 from cloudtune.model.text import limit_texts
 from cloudtune.model.units import format_dollars, format_gpu_hours
 
@@ -67,7 +66,7 @@ def choose(
         return Chosen(FIXED, f"the {aim} plan, as --objective {objective} asks")
     if budget is not None or (free and deadline is not None and trials is None):
         cost = format_gpu_hours if counts_gpu_hours else format_dollars
-        limits = " and ".join(limit_texts(Limits(deadline, budget), cost=cost))
+        limits = " and ".join(limit_texts(deadline, budget, cost=cost))
         return _search(_why_best(limits, trials), resumes=resumes)
     if not resumes and trials is not None:
         return _search(f"{trials:,} configurations", resumes=resumes)

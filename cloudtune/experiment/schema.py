@@ -42,6 +42,7 @@ from cloudtune.script.command_check import check_command, script_of
 from cloudtune.script.functions import check_function, mentions
 from cloudtune.script.mutators import choices_of_model
 from cloudtune.script.names import check_names
+from cloudtune.script.printed_lines import LinePattern
 
 _SIZE = re.compile(r":\d+$")
 # The maximum number of names listed in a message; beyond, only the nearest is given.
@@ -308,11 +309,12 @@ class Experiment(Section):
             return self
         if mistake := command_mistake(self.train, self.space, self.progress, self.checkpoints):
             raise validation.refuse(mistake, "train")
-        groups = tuple(re.compile(self.reports.printed or "").groupindex)
-        if self.reports.printed is not None and self.metric.name not in groups:
+        printed = self.reports.printed
+        names = () if printed is None else LinePattern(printed).names
+        if printed is not None and self.metric.name not in names:
             raise validation.refuse(
                 f"finds no {self.metric.name}, the experiment's metric; "
-                f"{allowed_names(self.metric.name, groups)}",
+                f"{allowed_names(self.metric.name, names)}",
                 *("reports", "printed"),
             )
         return self

@@ -21,6 +21,7 @@ from pydantic import (
 from cloudtune.errors import shown
 from cloudtune.experiment.field_types import Seconds, Text, Whole, text_that
 from cloudtune.experiment.validation import refuse
+from cloudtune.script.printed_lines import EXAMPLE, LinePattern
 
 
 class Section(BaseModel):
@@ -117,13 +118,12 @@ def _below(value: str) -> str:
 
 def _pattern(value: str) -> str:
     try:
-        pattern = re.compile(value)
+        pattern = LinePattern(value)
     except re.error as error:
         raise refuse(f"{shown(value)} is no regular expression: {error}") from None
-    if not pattern.groupindex:
+    if not pattern.names:
         raise refuse(
-            f"{shown(value)} names nothing; write (?P<name>…) around each number, as in "
-            r"'Accuracy: (?P<accuracy>[\d.]+)'"
+            f"{shown(value)} names no number; write {{name}} where one is, as in '{EXAMPLE}'"
         )
     return value
 
@@ -134,14 +134,14 @@ Below = Annotated[Text, AfterValidator(_below)]
 class Reports(Section):
     """Where the reports of a command are read that doesn't call `cloudtune.report`.
 
-    `file`: of JSON, a line for each report. `printed`: a regular expression for the lines that the
-    command prints, with the numbers named as in (?P<accuracy>[0-9.]+). A line without the metric of
-    the experiment is no report.
+    `file`: of JSON, a line for each report. `printed`: the text before a number that the command
+    prints, and the number's name in braces; or a regular expression with named groups. A line
+    without the metric of the experiment is no report.
     """
 
     file: Below | None = Field(default=None, examples=["metrics.jsonl"])
     printed: Annotated[Text, AfterValidator(_pattern)] | None = Field(
-        default=None, examples=[r"'accuracy (?P<accuracy>[\d.]+)'"]
+        default=None, examples=[f"'{EXAMPLE}'"]
     )
 
     @property

@@ -176,10 +176,14 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class TrialStopped:
-    """A session's workers are gone and its GPUs are free."""
+    """A session's workers are gone and its GPUs are free.
+
+    `by_itself`: nothing stopped it; the script has ended without an error, after a report.
+    """
 
     at: float
     session: str
+    by_itself: bool = False
 
 
 @dataclass(frozen=True)

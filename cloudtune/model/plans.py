@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, Self, TypeAlias
 
@@ -37,22 +37,67 @@ class Stage:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds and dollars that a run may take from now; None means no limit."""
+    """What a person named: seconds from the start of a run to its end, and dollars.
+
+    None means no limit.
+    """
 
     deadline: float | None = None
     budget: float | None = None
 
-    def admit(self, estimate: "Estimate") -> bool:
-        """Whether an estimate is within both limits."""
-        in_time = self.deadline is None or estimate.seconds <= self.deadline * (1 + SLACK)
-        in_money = self.budget is None or estimate.dollars <= self.budget * (1 + SLACK)
-        return in_time and in_money
+    def remaining(self, seconds: float, dollars: float) -> "Remaining":
+        """Return what is left of the limits after these seconds and dollars of the run."""
+        return Remaining(
+            None if self.deadline is None else self.deadline - seconds,
+            None if self.budget is None else self.budget - dollars,
+        )
 
     def less(self, seconds: float = 0.0, dollars: float = 0.0) -> "Limits":
-        """Return what is left of the limits after these seconds and dollars."""
-        deadline = None if self.deadline is None else self.deadline - seconds
-        budget = None if self.budget is None else self.budget - dollars
-        return Limits(deadline, budget)
+        """Return the limits of another run that begins after these seconds and dollars."""
+        left = self.remaining(seconds, dollars)
+        return Limits(left.seconds, left.dollars)
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """Seconds from now, and dollars, that are left of a run's limits; None means no limit."""
+
+    seconds: float | None
+    dollars: float | None
+
+    def after(self, seconds: float) -> "Remaining":
+        """Return what remains after that many seconds in which nothing is spent."""
+        return self if self.seconds is None else replace(self, seconds=self.seconds - seconds)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Seconds from now, and dollars, that a plan may use; None means no limit.
+
+    That is less than what remains: a run needs time to return everything, and a reserve.
+    """
+
+    seconds: float | None = None
+    dollars: float | None = None
+
+    def admit(self, estimate: "Estimate") -> bool:
+        """Whether an estimate is within both."""
+        in_time = self.seconds is None or estimate.seconds <= self.seconds * (1 + SLACK)
+        in_money = self.dollars is None or estimate.dollars <= self.dollars * (1 + SLACK)
+        return in_time and in_money
+
+    def remaining(self, seconds: float, dollars: float) -> Remaining:
+        """Return what is left after a part of the plan."""
+        return Remaining(
+            None if self.seconds is None else self.seconds - seconds,
+            None if self.dollars is None else self.dollars - dollars,
+        )
+
+    def scaled(self, factor: float) -> "Allowance":
+        return Allowance(
+            None if self.seconds is None else self.seconds * factor,
+            None if self.dollars is None else self.dollars * factor,
+        )
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ Status: TypeAlias = Literal[
     "parked",  # reached the rung, no session
     "cut",
     "failed",
-    "finished",
+    "diverged",  # its metric was no finite number
+    "finished",  # trained to its last epoch, or to where its script ended
 ]
 LIVE: frozenset[Status] = frozenset({"starting", "training", "at rung", "stopping"})
-OVER: frozenset[Status] = frozenset({"cut", "failed", "finished"})
+OVER: frozenset[Status] = frozenset({"cut", "failed", "diverged", "finished"})
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class TrialProgress:
     def session(self) -> str:
         """The id of the current or last session."""
         return f"{self.id}.{self.sessions}"
+
+    def last(self, epoch: int) -> int:
+        """Return its last epoch, in a run in which that is `epoch` unless a trial has its own."""
+        return epoch if self.trial.epochs is None else min(epoch, self.trial.epochs)
 
     def record(self, event: EpochDone, metric: float) -> None:
         self.epoch = event.epoch
@@ -310,6 +315,26 @@ class Roster:
 
 
 @dataclass
+class _Standing:
+    """The best epoch that can be delivered, and the best of all."""
+
+    best: BestResult | None = None
+    seen: BestResult | None = None
+
+    def compare(self, mode: Mode, epoch: BestResult) -> None:
+        """Keep `epoch` if it beats what is held."""
+        if better(mode, epoch.metric, self.seen.metric if self.seen else None):
+            self.seen = epoch
+        held = self.best
+        if held is not None and (held.checkpoint is None) != (epoch.checkpoint is None):
+            if held.checkpoint is None:
+                self.best = epoch
+            return
+        if better(mode, epoch.metric, held.metric if held else None):
+            self.best = epoch
+
+
+@dataclass
 class Record:
     """The best epoch so far that can be delivered, and the best that was `seen`.
 
@@ -317,17 +342,27 @@ class Record:
     """
 
     mode: Mode
-    best: BestResult | None = None
-    seen: BestResult | None = None
+    _all: _Standing = field(default_factory=_Standing)
+    _by_trial: dict[TrialId, _Standing] = field(default_factory=dict)
+
+    @property
+    def best(self) -> BestResult | None:
+        return self._all.best
+
+    @property
+    def seen(self) -> BestResult | None:
+        return self._all.seen
 
     def offer(self, epoch: BestResult) -> None:
         """Keep `epoch` if it beats what is held."""
-        if better(self.mode, epoch.metric, self.seen.metric if self.seen else None):
-            self.seen = epoch
-        held = self.best
-        if held is not None and (held.checkpoint is None) != (epoch.checkpoint is None):
-            if held.checkpoint is None:
-                self.best = epoch
-            return
-        if better(self.mode, epoch.metric, held.metric if held else None):
-            self.best = epoch
+        self._all.compare(self.mode, epoch)
+        self._by_trial.setdefault(epoch.trial, _Standing()).compare(self.mode, epoch)
+
+    def drop(self, trial: TrialId) -> None:
+        """Forget all epochs of a trial."""
+        self._by_trial.pop(trial, None)
+        self._all = _Standing()
+        for others in self._by_trial.values():
+            for epoch in (others.seen, others.best):
+                if epoch is not None:
+                    self._all.compare(self.mode, epoch)

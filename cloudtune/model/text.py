@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cloudtune.model.catalog import LOCAL, Offer
-from cloudtune.model.plans import Group, Limits, Plan, RunPlan, StagePlan
+from cloudtune.model.plans import Group, Plan, RunPlan, StagePlan
 from cloudtune.model.trial import Parallel, Width
 from cloudtune.model.units import format_dollars, format_gpu_hours, format_seconds
 
@@ -143,17 +143,22 @@ def ago_text(days: int) -> str:
     return age_text(days).replace(" old", " ago")
 
 
-def limits_text(limits: Limits, cost: Callable[[float], str] = format_dollars) -> str:
+def limits_text(
+    seconds: float | None,
+    dollars: float | None,
+    cost: Callable[[float], str] = format_dollars,
+) -> str:
     """Return "deadline 2h, budget $40.00", or "none"."""
-    return ", ".join(limit_texts(limits, "deadline ", "budget ", cost)) or "none"
+    return ", ".join(limit_texts(seconds, dollars, "deadline ", "budget ", cost)) or "none"
 
 
 def limit_texts(
-    limits: Limits,
+    seconds: float | None,
+    dollars: float | None,
     time: str = "",
     money: str = "",
     cost: Callable[[float], str] = format_dollars,
 ) -> list[str]:
     """Return the limits that are set, each after its word: ["within 2h", "for $40.00"]."""
-    texts = [] if limits.deadline is None else [f"{time}{format_seconds(limits.deadline)}"]
-    return texts if limits.budget is None else [*texts, f"{money}{cost(limits.budget)}"]
+    texts = [] if seconds is None else [f"{time}{format_seconds(seconds)}"]
+    return texts if dollars is None else [*texts, f"{money}{cost(dollars)}"]

@@ -88,25 +88,22 @@ _EXIT_CODES = {
 }
 
 
-def diverged(mode: Mode, metric: float) -> bool:
-    """Whether a metric shows that training has diverged.
-
-    It does if it is nan, or an infinity that would win: no model is infinitely good.
-    """
-    return math.isnan(metric) or metric == (math.inf if mode == "max" else -math.inf)
+def diverged(metric: float) -> bool:
+    """Whether a metric shows that training has diverged: it is nan or an infinity."""
+    return not math.isfinite(metric)
 
 
 def better(mode: Mode, metric: float | None, other: float | None) -> bool:
     """Whether `metric` beats `other`; diverged metrics and None lose to every number."""
-    if metric is None or diverged(mode, metric):
+    if metric is None or diverged(metric):
         return False
-    if other is None or diverged(mode, other):
+    if other is None or diverged(other):
         return True
     return metric > other if mode == "max" else metric < other
 
 
 def rank_key(mode: Mode, metric: float | None) -> tuple[int, float]:
     """Return a sort key with the best metric first, diverged ones and None last."""
-    if metric is None or diverged(mode, metric):
+    if metric is None or diverged(metric):
         return (1, 0.0)
     return (0, -metric if mode == "max" else metric)

@@ -7,13 +7,13 @@ from functools import partial
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Catalog
-from cloudtune.model.plans import BY_PLAN, Limits, Plan, RunPlan, Stage
+from cloudtune.model.plans import BY_PLAN, Allowance, Plan, RunPlan, Stage
 from cloudtune.model.text import cost_format, limits_text
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
-from cloudtune.planners.reserve import Reserve
+from cloudtune.planners.reserve import MARGIN
 from cloudtune.planners.selection import described
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import make, stages
@@ -69,7 +69,7 @@ def front(planned: Planned) -> tuple[Plan, ...]:
     """
     if planned.asked is None or planned.plan.followed is None:
         return ()
-    return tuple(stages.EXACT.front(replace(planned.asked.request, limits=Limits()), _POINTS))
+    return tuple(stages.EXACT.front(replace(planned.asked.request, allowance=Allowance()), _POINTS))
 
 
 def points(planned: Planned, *, near: bool = False) -> Iterator[Point]:
@@ -107,13 +107,14 @@ def at_point(planned: Planned, number: int) -> Planned:
     if not 1 <= number <= len(plans):
         raise UsageError(f"--point {number}: the front has points 1 to {len(plans)}")
     point = plans[number - 1]
-    kept = asked.request.limits
-    if not kept.admit(point.estimate):
+    allowed = asked.request.allowance
+    if not allowed.admit(point.estimate):
         cost = cost_format(planned.plan.offers)
+        part = limits_text(allowed.seconds, allowed.dollars, cost)
+        whole = limits_text(planned.limits.deadline, planned.limits.budget, cost)
         raise UsageError(
-            f"--point {number} takes {described(point)}, and a plan may take "
-            f"{limits_text(kept, cost)} of {limits_text(planned.limits, cost)}; raise --deadline "
-            "or --budget"
+            f"--point {number} takes {described(point)}, and a plan may take {part} of {whole}; "
+            "raise --deadline or --budget"
         )
     best = planned.plan.followed
     assert best is not None
@@ -171,7 +172,7 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
     if chosen is None or asked is None:
         return
     yield from fixed_and_naive(planned, names)
-    free = replace(asked.request, limits=Limits())
+    free = replace(asked.request, allowance=Allowance())
     tries: list[tuple[str, Planner, PlanRequest]] = [
         ("cheapest", QUICK, replace(free, objective="cost")),
         ("fastest", QUICK, replace(free, objective="time")),
@@ -180,7 +181,7 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
     if other is not None:
         name, elsewhere = other
         sure = stages.sure_planner(QUICK, planned)
-        request = replace(asked.request, rentables=elsewhere.rentables, limits=asked.limits)
+        request = replace(asked.request, rentables=elsewhere.rentables, allowance=asked.allowance)
         tries.append((name, sure, request))
     yield from _tried(planned, asked, chosen, [tried for tried in tries if tried[0] in names])
 
@@ -211,7 +212,7 @@ def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[
     asked = planned.asked
     if chosen is None or asked is None:
         return
-    inside = replace(asked.request, limits=asked.limits)
+    inside = replace(asked.request, allowance=asked.allowance)
     tries = [
         (name, stages.sure_planner(planner, planned), inside)
         for name, planner in ((STATIC, StaticPlanner()), ("naive elastic", NaivePlanner()))
@@ -232,7 +233,7 @@ def _tried(
             plan = stages.nearest(error, wanted) or error.fastest
         if plan is None:
             continue
-        request = replace(wanted, limits=asked.request.limits)
+        request = replace(wanted, allowance=asked.request.allowance)
         alike = (run for other, it, run in judged if (other, it.choices) == (request, plan.choices))
         steady = not any(rentable.behaviours for rentable in request.rentables)
         run: RunPlan | None
@@ -264,15 +265,15 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
 class Against:
     """The alternatives to a run, which were only simulated.
 
-    `planned` is the run's own plan, forecast like the `others`. All should keep `limits`; one that
-    doesn't is the nearest there is. `fully` is random search for the same dollars: as many trials
-    as these would have trained to the last epoch within the deadline, without early stopping, by
-    the cheapest plan; None if the dollars don't pay for an epoch.
+    `planned` is the run's own plan, forecast like the `others`. All should keep the
+    `allowance`; one that doesn't is the nearest there is. `fully` is random search for the same
+    dollars: as many trials as these would have trained to the last epoch within the deadline,
+    without early stopping, by the cheapest plan; None if the dollars don't pay for an epoch.
     """
 
     planned: RunPlan
     others: tuple[Alternative, ...]
-    limits: Limits
+    allowance: Allowance
     fully: Explored | None
 
 
@@ -287,15 +288,16 @@ def against(job: Job, dollars: float) -> Against:
     catalog = Catalog(tuple(rentable.offer for rentable in rentables), job.price_source, "")
     problem = Problem(job.experiment, catalog, rentables)
     question = Question(problem, job.limits, PlanOptions())
-    usable = question.usable
-    kept = Reserve(0.0).limits(usable)
+    allowance = question.allowance
+    kept = allowance.scaled(1 - MARGIN)
     if chosen is None:
         fixed = replace(problem, experiment=_changed(job.experiment, _PLANNED))
-        request = stages.request_for(fixed, usable)
-        bought = replace(request, limits=Limits(kept.deadline, dollars))
+        request = stages.request_for(fixed, allowance)
+        bought = replace(request, allowance=Allowance(kept.seconds, dollars))
         others = _on_a_fixed_fleet(question, job)
-        return Against(job.plan, others, job.limits, _fully(bought, job))
-    request = stages.request_for(problem, usable, chosen.objective)
+        limits = Allowance(job.limits.deadline, job.limits.budget)
+        return Against(job.plan, others, limits, _fully(bought, job))
+    request = stages.request_for(problem, allowance, chosen.objective)
     request = replace(request, work=tuple(stage.stage for stage in chosen.stages))
     asked = Asked(request, kept, chosen.objective)
     planned = Planned(**vars(question), plan=job.plan, asked=asked)
@@ -303,8 +305,8 @@ def against(job: Job, dollars: float) -> Against:
     return Against(
         planned.plan,
         tuple(fixed_and_naive(planned)),
-        usable,
-        _fully(replace(request, limits=Limits(kept.deadline, dollars), objective="cost"), job),
+        allowance,
+        _fully(replace(request, allowance=Allowance(kept.seconds, dollars), objective="cost"), job),
     )
 
 

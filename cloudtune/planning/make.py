@@ -11,6 +11,7 @@ from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.model.catalog import THIS_MACHINE
 from cloudtune.model.plans import (
     BY_PLAN,
+    Allowance,
     Forecast,
     Limits,
     Machines,
@@ -171,9 +172,9 @@ def _by_runs(question: Question, runs: int, *, best: Planned | None = None) -> P
     if aim == "trials" or not spot or not stages.follows(choice_of(problem.experiment)):
         return None
     best = best or _on_demand(question, runs)
-    usable = question.usable
-    request = stages.request_for(problem, usable, aim)
-    front = [p for p in stages.EXACT.front(request, _CANDIDATES) if usable.admit(p.estimate)]
+    allowance = question.allowance
+    request = stages.request_for(problem, allowance, aim)
+    front = [p for p in stages.EXACT.front(request, _CANDIDATES) if allowance.admit(p.estimate)]
     for staged in sorted(front, key=lambda plan: measures(plan, aim)):
         if best is not None and measures(staged, aim) >= measures(best.plan, aim):
             break  # outages only make a plan more expensive and slower than its means
@@ -208,15 +209,14 @@ def _judged(question: Question, staged: Plan, runs: int) -> Planned | None:
     if len(own) < len(rentables):
         tries.append((question.on(own), (remark,)))
     for within, remarks in tries:
-        usable = within.usable
-        request = stages.request_for(within.problem, usable, options.aim)
+        request = stages.request_for(within.problem, within.allowance, options.aim)
         looks = partial(run_plan, within, request, staged)
         glance = looks(runs=_GLANCE).forecast.within
         if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
             continue
         plan = looks(runs=runs)
         if _sure_enough(plan, options):
-            asked = Asked(request, usable, options.aim)
+            asked = Asked(request, within.allowance, options.aim)
             return Planned(**vars(within), plan=plan, asked=asked, remarks=remarks)
     return None
 
@@ -251,13 +251,13 @@ def _cliffs(planned: Planned) -> Iterator[str]:
         return  # its price isn't that of its stages
     deadline = planned.limits.deadline
     budget = planned.limits.budget
-    most = asked.limits
-    if not most.admit(staged.estimate):
+    allowed = asked.allowance
+    if not allowed.admit(staged.estimate):
         return  # the user insists on it
-    if deadline is not None and staged.estimate.seconds > _NEAR * (most.deadline or math.inf):
+    if deadline is not None and staged.estimate.seconds > _NEAR * (allowed.seconds or math.inf):
         shorter = replace(planned.limits, deadline=_NEAR * deadline)
         yield f"near the deadline: with 5 % less time {_instead(planned, shorter)}"
-    if budget is not None and staged.estimate.dollars > _NEAR * (most.budget or math.inf):
+    if budget is not None and staged.estimate.dollars > _NEAR * (allowed.dollars or math.inf):
         smaller = replace(planned.limits, budget=_NEAR * budget)
         yield f"near the budget: with 5 % less money {_instead(planned, smaller)}"
     shown_at = planned.problem.experiment.charges.head_start
@@ -446,7 +446,7 @@ def has_time(request: PlanRequest, staged: Plan) -> bool:
     Near the least time a large job is as wide as possible, and a small one isn't: within 1.3 times
     the least time, 512 trials cost twice what 32 predicted.
     """
-    deadline = request.limits.deadline or math.inf
+    deadline = request.allowance.seconds or math.inf
     return request.objective == "cost" and staged.estimate.seconds <= deadline / 2
 
 
@@ -464,7 +464,7 @@ def _of_fewer_trials(plan: Plan, played: PlayedRuns) -> Forecast:
         few //= 2
     experiment = problem.experiment.model_copy(update={"trials": few})
     fewer = replace(problem, experiment=experiment, rentables=played.likely)
-    staged = stages.EXACT.plan(stages.request_for(fewer, Limits()))
+    staged = stages.EXACT.plan(stages.request_for(fewer, Allowance()))
     longer = plan.estimate.seconds / staged.estimate.seconds
     dearer = plan.estimate.dollars / staged.estimate.dollars
     limits = question.limits
@@ -522,7 +522,9 @@ def _too_rarely(planned: Planned) -> str:
 
 
 def _limits_text(planned: Planned) -> str:
-    return limits_text(planned.limits, cost_format(planned.plan.offers))
+    return limits_text(
+        planned.limits.deadline, planned.limits.budget, cost_format(planned.plan.offers)
+    )
 
 
 def _no_result(planned: Planned) -> str:

@@ -190,7 +190,7 @@ def _front(planned: Planned, others: Others) -> tuple[Point, ...]:
 def _short_of(planned: Planned) -> str:
     """Return what one full training takes, if the limits don't allow even one."""
     problem = planned.problem
-    if planned.plan.staged is not None or fits(problem, planned.usable):
+    if planned.plan.staged is not None or fits(problem, planned.allowance):
         return ""
     return needs(problem, problem.experiment.span.max)
 
@@ -248,7 +248,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve{likely}"
     elif asked is not None:
         yield f"planned so that the limits hold with {sure:g} probability"
-    if asked is not None and asked.limits.budget is None and planned.limits.budget is not None:
+    if asked is not None and asked.allowance.dollars is None and planned.limits.budget is not None:
         yield "planned for the deadline; the budget ends the run where that comes first"
     added = any(offer.added_usd_per_hour for offer in plan.offers)
     if not (plan.free or charges.usd_per_launch or charges.usd_per_second or added):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Allowance, Rentable
 from cloudtune.model.text import cost_format, counted, gpus_text
 from cloudtune.model.trial import Width
 from cloudtune.model.units import format_seconds
@@ -68,12 +68,12 @@ def needs(problem: Problem, epochs: int) -> str:
     return text
 
 
-def fits(problem: Problem, limits: Limits) -> bool:
-    """Whether one full training fits into the limits, with nothing else going on."""
-    deadline = math.inf if limits.deadline is None else limits.deadline
-    budget = math.inf if limits.budget is None else limits.budget
+def fits(problem: Problem, allowance: Allowance) -> bool:
+    """Whether one full training fits into an allowance, with nothing else going on."""
+    seconds = math.inf if allowance.seconds is None else allowance.seconds
+    dollars = math.inf if allowance.dollars is None else allowance.dollars
     return any(
-        way.seconds <= deadline and way.dollars <= budget
+        way.seconds <= seconds and way.dollars <= dollars
         for way in trainings(problem, problem.experiment.span.max)
     )
 

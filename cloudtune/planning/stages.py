@@ -10,7 +10,7 @@ from cloudtune.experiment.defaults import Objective
 from cloudtune.experiment.schema import Epochs
 from cloudtune.model.catalog import Catalog
 from cloudtune.model.menu import PLANNERS
-from cloudtune.model.plans import BY_PLAN, Limits, Plan, Rentable, Stage
+from cloudtune.model.plans import BY_PLAN, Allowance, Limits, Plan, Rentable, Stage
 from cloudtune.model.text import cost_format, limit_texts
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
@@ -18,7 +18,7 @@ from cloudtune.planners.estimate.outlook import beyond, excesses, fitting
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.exact import ExactPlanner, quick_form
 from cloudtune.planners.explore import explore
-from cloudtune.planners.reserve import MARGIN, Reserve
+from cloudtune.planners.reserve import MARGIN
 from cloudtune.planners.selection import measures
 from cloudtune.policy.base import drain_seconds
 from cloudtune.policy.planned.stages import PLANNED, stages
@@ -139,15 +139,16 @@ class Question:
     elapsed: float = 0.0
 
     @property
-    def usable(self) -> Limits:
+    def allowance(self) -> Allowance:
         """What a plan may take: the limits, less what the run needs before and after it."""
-        if self.limits.deadline is None:
-            return self.limits
+        limits = self.limits
+        if limits.deadline is None:
+            return Allowance(None, limits.budget)
         profiles = [rentable.profile for rentable in self.problem.rentables]
         # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
         returned = min(profile.release.mean for profile in profiles)
         reserve = self.first_request + drain_seconds(*profiles) - returned
-        return replace(self.limits, deadline=max(0.0, self.limits.deadline - reserve))
+        return Allowance(max(0.0, limits.deadline - reserve), limits.budget)
 
     @property
     def first_request(self) -> float:
@@ -163,13 +164,13 @@ class Question:
 class Asked:
     """What a planner of stages was asked.
 
-    `request.limits` are the user's less what a run needs before and after; `limits` are those that
-    the plan was made for: with something in reserve, unless it was made to be sure. `aim` is what
-    it is the best of.
+    `request.allowance` is the user's limits less what a run needs before and after; `allowance` is
+    what the plan was made for: with something in reserve, unless it was made to be sure. `aim` is
+    what it is the best of.
     """
 
     request: PlanRequest
-    limits: Limits
+    allowance: Allowance
     aim: Aim
 
 
@@ -202,8 +203,8 @@ def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
     return stages(experiment.strategy_name, context, trials)
 
 
-def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> PlanRequest:
-    """Return what a planner is asked, for limits that are the plan's own."""
+def request_for(problem: Problem, allowance: Allowance, objective: Aim = "cost") -> PlanRequest:
+    """Return what a planner is asked."""
     experiment = problem.experiment
     rentables = problem.rentables
     count = len(trials(experiment))
@@ -211,7 +212,7 @@ def request_for(problem: Problem, limits: Limits, objective: Aim = "cost") -> Pl
     return PlanRequest(
         work=work(experiment, count, experiment.span.max),
         rentables=rentables,
-        limits=limits,
+        allowance=allowance,
         max_instances=problem.max_instances,
         charges=charges_of(experiment),
         objective="cost" if objective == "trials" else objective,
@@ -232,10 +233,10 @@ def staged_plan(
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
     """
     how = PLANNED[question.problem.experiment.strategy_name]
-    usable = question.usable
-    in_time = Limits(usable.deadline, None)
+    allowance = question.allowance
+    in_time = Allowance(allowance.seconds, None)
     try:
-        return _stages_within(question, in_time if how.in_time else usable, quick=quick)
+        return _stages_within(question, in_time if how.in_time else allowance, quick=quick)
     except InfeasibleError:
         if not force:
             raise
@@ -244,14 +245,15 @@ def staged_plan(
     except InfeasibleError as error:
         if error.fastest is None:
             raise
-        asked = Asked(request_for(question.problem, usable), usable, question.options.aim)
+        request = request_for(question.problem, allowance)
+        asked = Asked(request, allowance, question.options.aim)
         return question, asked, error.fastest
 
 
 def _stages_within(
-    question: Question, wished: Limits, *, quick: bool = False
+    question: Question, wished: Allowance, *, quick: bool = False
 ) -> tuple[Question, Asked, Plan]:
-    """Return the best stages within the wished limits."""
+    """Return the best stages within the wished allowance."""
     problem = question.problem
     options = question.options
     asked = wished if options.confidence is not None else fitting(wished)
@@ -271,7 +273,7 @@ def _stages_within(
     except InfeasibleError as error:
         raise _explained(error, request, question) from None
     aim: Aim = "trials" if how.explores else options.aim
-    planned_for = Asked(replace(request, limits=question.usable), asked, aim)
+    planned_for = Asked(replace(request, allowance=question.allowance), asked, aim)
     return replace(question, problem=problem), planned_for, plan
 
 
@@ -337,23 +339,23 @@ class _Likely:
 
     def plan(self, request: PlanRequest) -> Plan:
         by_means = plan = self.planner.plan(request)
-        if Reserve(0.0, 1 - _EDGE).limits(request.limits).admit(plan.estimate):
+        if request.allowance.scaled(_EDGE).admit(plan.estimate):
             return plan
-        whole = replace(request, limits=beyond(request.limits))
-        limits = request.limits
+        whole = replace(request, allowance=beyond(request.allowance))
+        allowance = request.allowance
         for _ in range(_SOLVES):
             draws = reacting_draws(whole, plan, samples=DRAWS, seed=self.seed)
-            late, dear, over = excesses(request.limits, draws, LIKELY)
+            late, dear, over = excesses(request.allowance, draws, LIKELY)
             if over <= 1:
                 return plan if plan is by_means else against_best(by_means, request, plan)
             late = late if max(late, dear) > 1 else over
             taken = plan.estimate
-            limits = Limits(
-                _tightened(limits.deadline, taken.seconds, late),
-                _tightened(limits.budget, taken.dollars, dear),
+            allowance = Allowance(
+                _tightened(allowance.seconds, taken.seconds, late),
+                _tightened(allowance.dollars, taken.dollars, dear),
             )
             try:
-                plan = self.planner.plan(replace(request, limits=limits))
+                plan = self.planner.plan(replace(request, allowance=allowance))
             except InfeasibleError:
                 break
         return by_means
@@ -398,7 +400,7 @@ def _explored(
         UsageError: no limit is set.
     """
     experiment = problem.experiment
-    if request.limits == Limits():
+    if request.allowance == Allowance():
         raise UsageError("--objective trials needs a limit: set --deadline or --budget")
     there_are = len(trials(experiment.model_copy(update={"trials": MAX_TRIALS})))
     explored = explore(
@@ -419,15 +421,15 @@ def _explained(error: InfeasibleError, request: PlanRequest, question: Question)
     """Return the error with what is kept in reserve, and the plan nearest to both limits."""
     share = f" and {MARGIN:.0%} of each limit" if question.options.confidence is None else ""
     cost = cost_format(rentable.offer for rentable in request.rentables)
-    kept = ", ".join(limit_texts(question.limits, cost=cost))
+    kept = ", ".join(limit_texts(question.limits.deadline, question.limits.budget, cost=cost))
     message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
     return InfeasibleError(message, error.fastest, error.cheapest, nearest(error, request))
 
 
 def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
     """Return the plan that comes nearest to both limits, where there are two."""
-    deadline = request.limits.deadline
-    budget = request.limits.budget
+    deadline = request.allowance.seconds
+    budget = request.allowance.dollars
     if deadline is None or budget is None or error.fastest is None:
         return None
 
@@ -436,5 +438,5 @@ def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
         in_time = estimate.seconds / deadline if deadline else math.inf
         return max(in_time, estimate.dollars / budget if budget else math.inf)
 
-    front = EXACT.front(replace(request, limits=Limits()), _POINTS)
+    front = EXACT.front(replace(request, allowance=Allowance()), _POINTS)
     return min(front, key=excess, default=None)

@@ -108,6 +108,7 @@ class Noted:
     - `diverged`: a trial whose metric was not a number.
     - `orphans`: sessions that lost part of their GPUs; their other workers must be stopped.
     - `failed`: trials that won't come back.
+    - `finished`: a trial whose script has ended by itself.
     """
 
     reported: TrialProgress | None = None
@@ -115,3 +116,4 @@ class Noted:
     diverged: TrialProgress | None = None
     orphans: list[str] = field(default_factory=list)
     failed: list[TrialProgress] = field(default_factory=list)
+    finished: TrialProgress | None = None

@@ -2,13 +2,14 @@
 
 The logarithm of how many times longer than the profile says an epoch takes is
 
-    u(GPU) + pace(trial) + noise,    u(GPU) = c + error of the GPU
+    u(GPU) + v(width) + pace(trial) + noise,    u(GPU) = c + error of the GPU
 
 where c is common to all GPU models (`ScalingProfile.error`), and each model's own error is normal
-by its profile's `gpu_error`. Paces are normal, too: their spread is learned from the trials of the
-run. So u is normal with a mean and a covariance that follow from the epochs by Bayes' rule: a model
-that nothing has trained on shares c with the others, a trial that has trained on two of them
-compares them without its pace, and other trials compare them the better the more there are.
+by its profile's `gpu_error`. The width that a run first trains at has no error v. Paces are normal,
+too: their spread is learned from the trials of the run. So u is normal with a mean and a covariance
+that follow from the epochs by Bayes' rule: a model that nothing has trained on shares c with the
+others, a trial that has trained on two of them compares them without its pace, and other trials
+compare them the better the more there are.
 """
 
 import math
@@ -29,6 +30,9 @@ PACES = 0.19
 TRIALS = 4
 # A measured speed may be as far off in another run.
 _EXACT = 0.03
+# How far the epochs at another width may be off: two trials on a GPU take 1.2 to 2.4 times as long
+# as one (policy/gpu_sharing.py).
+_WIDTHS = 0.5
 
 
 def gpu_of(offer: Offer) -> str:
@@ -38,7 +42,7 @@ def gpu_of(offer: Offer) -> str:
 
 @dataclass
 class _Timed:
-    """The epochs of a trial on a GPU model: their number and mean logarithm."""
+    """The epochs of a trial on a GPU model at a width: their number and mean logarithm."""
 
     count: int = 0
     mean: float = 0.0
@@ -67,8 +71,8 @@ class GpuEstimates:
             self._errors[gpu] = min(error, self._errors.get(gpu, math.inf))
         self._places = {gpu: place for place, gpu in enumerate(self._errors)}
         self._common = max((each.profile.error for each in rentables), default=0.0)
-        self._width: Width | None = None  # at which all are compared
-        self._trials: dict[TrialId, dict[str, _Timed]] = {}
+        self._widths: dict[Width, int] = {}  # in order of their first epochs
+        self._trials: dict[TrialId, dict[tuple[str, Width], _Timed]] = {}
         self._known: tuple[_Vector, _Matrix] | None = None
 
     def note(self, trial: TrialId, offer: Offer, width: Width, seconds: float) -> None:
@@ -77,14 +81,13 @@ class GpuEstimates:
             return
         gpu = gpu_of(offer)
         self.epochs[gpu] += 1
-        profile = self._profiles[offer]
         self.news += gpu in self._priors and self.epochs[gpu].bit_count() == 1
-        if self._width is None:
-            self._width = width
-        expected = profile.epoch[width].mean if width in profile.epoch else 0.0
-        if width != self._width or expected <= 0 or seconds <= 0:
+        epochs = self._profiles[offer].epoch
+        expected = epochs[width if width in epochs else min(epochs)].mean
+        if expected <= 0 or seconds <= 0:
             return
-        timed = self._trials.setdefault(trial, {}).setdefault(gpu, _Timed())
+        self._widths.setdefault(width, len(self._widths))
+        timed = self._trials.setdefault(trial, {}).setdefault((gpu, width), _Timed())
         timed.note(math.log(seconds / expected))
         self._known = None
 
@@ -103,37 +106,56 @@ class GpuEstimates:
         return math.sqrt(max(0.0, variance))
 
     def _posterior(self) -> "tuple[_Vector, _Matrix]":
-        """Return the mean and the covariance of u."""
+        """Return the mean and the covariance of u and v."""
         if self._known is None:
-            common = np.full((len(self._errors),) * 2, self._common**2)
-            prior = common + np.diag(np.square(list(self._errors.values())))
-            precision = np.linalg.inv(prior)
-            weighed = np.zeros(len(self._errors))
+            precision = np.linalg.inv(self._prior())
+            weighed = np.zeros(len(precision))
             paces = self._pace_variance()
+            alone: dict[tuple[str, Width], tuple[float, float]] = {}
             for timed in self._trials.values():
-                if len(timed) == 1:  # most trials
-                    [(gpu, seen)] = timed.items()
+                if len(timed) == 1:  # most trials: quicker without a matrix of each one's own
+                    [(place, seen)] = timed.items()
                     weight = 1 / (NOISE**2 / seen.count + paces)
-                    precision[self._places[gpu], self._places[gpu]] += weight
-                    weighed[self._places[gpu]] += weight * seen.mean
+                    total, mean = alone.get(place, (0.0, 0.0))
+                    alone[place] = (total + weight, mean + weight * seen.mean)
                     continue
-                places = [self._places[gpu] for gpu in timed]
+                rows = np.array([self._row(place) for place in timed])
                 noise = np.diag([NOISE**2 / seen.count for seen in timed.values()])
-                weights = np.linalg.inv(noise + paces)
-                precision[np.ix_(places, places)] += weights
-                weighed[places] += weights @ [seen.mean for seen in timed.values()]
+                weights = rows.T @ np.linalg.inv(noise + paces)
+                precision += weights @ rows
+                weighed += weights @ [seen.mean for seen in timed.values()]
+            for place, (total, mean) in alone.items():
+                row = self._row(place)
+                precision += total * np.outer(row, row)
+                weighed += mean * row
             covariance = np.linalg.inv(precision)
             self._known = covariance @ weighed, covariance
         return self._known
 
+    def _row(self, place: tuple[str, Width]) -> "_Vector":
+        """Return which of u and v the epochs of a trial at a place add up."""
+        gpu, width = place
+        row = np.zeros(len(self._places) + len(self._widths))
+        row[[self._places[gpu], len(self._places) + self._widths[width]]] = 1.0
+        return row
+
+    def _prior(self) -> "_Matrix":
+        """Return the covariance of u and v before any epoch."""
+        gpus = len(self._errors)
+        prior = np.diag([*self._errors.values(), *([_WIDTHS] * len(self._widths))]) ** 2
+        prior[:gpus, :gpus] += self._common**2
+        if self._widths:
+            prior[gpus, gpus] = 1e-12  # the first width: all others are compared with it
+        return prior
+
     def _pace_variance(self) -> float:
-        """Return the variance of the trials' paces: of those on one GPU model, and before them."""
-        by_gpu: dict[str, list[float]] = {}
+        """Return the variance of paces: of trials on the same GPU model and width, and before."""
+        alike: dict[tuple[str, Width], list[float]] = {}
         for timed in self._trials.values():
-            for gpu, seen in timed.items():
-                by_gpu.setdefault(gpu, []).append(seen.mean)
-        squares = sum(float(np.var(means)) * len(means) for means in by_gpu.values())
-        freedom = sum(len(means) - 1 for means in by_gpu.values())
+            for place, seen in timed.items():
+                alike.setdefault(place, []).append(seen.mean)
+        squares = sum(float(np.var(means)) * len(means) for means in alike.values())
+        freedom = sum(len(means) - 1 for means in alike.values())
         return (TRIALS * PACES**2 + squares) / (TRIALS + freedom)
 
 

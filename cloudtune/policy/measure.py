@@ -41,7 +41,7 @@ from cloudtune.model.events import (
 from cloudtune.model.fleet import FleetBook
 from cloudtune.model.placement import place, rooms
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.text import gpus_text
+from cloudtune.model.text import counted, gpus_text
 from cloudtune.model.trial import EndReason, Parallel, Slice, Trial, TrialId, Width
 from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, TrialRules
@@ -240,7 +240,7 @@ class MeasurePolicy:
             case RunResumed() | RunContinued():
                 pass
             case TrialStopped():
-                self._sessions[event.session].live = False
+                self._note_stopped(event)
             case TrialFailed():
                 self._note_failed(event)
             case TrialLost(at, session, reason):
@@ -302,6 +302,18 @@ class MeasurePolicy:
         session.note(event, self._epochs)
         if is_first:
             self._size(session, event)
+
+    def _note_stopped(self, event: TrialStopped) -> None:
+        """Record that a session is over; one whose script ended early may have shown enough."""
+        session = self._sessions[event.session]
+        session.live = False
+        if not event.by_itself or session.stopping or self.ending is not None:
+            return
+        if session.trained >= 2:
+            session.count(self.figures)
+        else:
+            error = f"its script ended after {counted(session.trained, 'epoch')}"
+            self.failed.append(Failed(session.trial, session.phase, error))
 
     def _note_failed(self, event: TrialFailed) -> None:
         """Record a configuration that failed; one being stopped was measured already."""

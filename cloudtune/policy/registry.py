@@ -371,9 +371,13 @@ def run_policy(
     charges: Charges | None = None,
     vcpu_quotas: Mapping[str, int] | None = None,
     zones: Sequence[str] = (),
+    shares_gpus: bool = False,
     **options: Any,
 ) -> RunPolicy:
-    """Return the policy of the three choices; `options` are `RunPolicy`'s."""
+    """Return the policy of the three choices; `options` are `RunPolicy`'s.
+
+    With `shares_gpus` the run finds out whether several trials on a GPU pay.
+    """
     state = RunState(
         rentables=context.rentables,
         max_instances=context.max_instances,
@@ -383,5 +387,6 @@ def run_policy(
         charges=charges,
         vcpu_quotas=vcpu_quotas,
         zones=zones,
+        shares_gpus=shares_gpus,
     )
     return RunPolicy(state, parts, **options)

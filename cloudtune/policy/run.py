@@ -268,6 +268,8 @@ class RunPolicy:
             self._end(EndReason.INTERRUPTED)
         for trial in noted.failed:
             self.strategy.on_failure(self.state, trial)
+        if noted.finished is not None:
+            self.strategy.on_finish(self.state, noted.finished)
         if isinstance(event, TrialFailed) and noted.failed:
             self._end(self._all_fail_alike(event))
         if isinstance(event, TrialFailed) and event.unsynced and self._rules.sync_required:
@@ -277,7 +279,7 @@ class RunPolicy:
             self._hear_late(noted.late, event)
         commands: list[Command] = [StopTrial(session) for session in noted.orphans]
         if noted.diverged is not None:
-            commands.append(self._sessions.stop(noted.diverged, "failed"))
+            commands.append(self._sessions.stop(noted.diverged, "diverged"))
         if isinstance(event, TimerFired):
             commands += self._react_to_timer(event)
         return commands

@@ -41,6 +41,7 @@ from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.gpu_estimates import GpuEstimates, gpu_of
+from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, trial_of, wider
 
@@ -65,9 +66,11 @@ class RunState:
         charges: Charges | None = None,
         vcpu_quotas: Mapping[str, int] | None = None,
         zones: Sequence[str] = (),
+        shares_gpus: bool = False,
     ) -> None:
         self.rentables = tuple(rentables)
         machines = [rentable.offer.instance_type for rentable in rentables]
+        self.sharing = GpuSharing(tried=shares_gpus)
         self.widest = math.inf
         self.narrowest: dict[str, Width] = {}  # by instance type, where memory was too small
         self.why_narrow = ""
@@ -290,7 +293,7 @@ class RunState:
             case TrialStarted():
                 self._note_started(event.session)
             case TrialStopped():
-                self._note_stopped(event.session, noted)
+                self._note_stopped(event, noted)
             case TrialFailed():
                 self._note_failed(event, noted)
             case TrialLost():
@@ -430,7 +433,7 @@ class RunState:
         result = BestResult(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
             # No decision depends on it any more, but a saved result still counts.
-            if event.checkpoint is not None and not diverged(self.mode, metric):
+            if event.checkpoint is not None and not diverged(metric):
                 self.record.offer(result)
                 noted.late = trial
             return
@@ -439,10 +442,12 @@ class RunState:
         # Before the metric is checked: an epoch that diverged is as good a timing as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
         self.gpu_speeds.note(trial.id, trial.offer, trial.width, event.seconds - event.saving)
+        self._learn_to_share(trial, event.memory_mib)
         trial.record(event, metric)
         trial.epoch_since = self.now
-        if diverged(self.mode, metric):
+        if diverged(metric):
             trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
+            self.record.drop(trial.id)
             noted.diverged = trial
             return
         self.record.offer(result)
@@ -451,11 +456,31 @@ class RunState:
         self.live.become(trial, "at rung" if at_rung else "training")
         noted.reported = trial
 
-    def _note_stopped(self, session: str, noted: Noted) -> None:
-        trial = self.current(session)
-        if trial is not None:
-            self.delays.note_stopped(trial.id, self.now)
-            self._leave(trial, trial.after, noted)
+    def _learn_to_share(self, trial: TrialProgress, memory_mib: float | None) -> None:
+        """Let trials have other shares of a GPU, if an epoch has shown that they fit or pay."""
+        assert trial.offer is not None
+        revised = self.sharing.note(
+            self.rentables,
+            trial.offer.instance_type.name,
+            trial.width,
+            memory_mib,
+            lambda rentable: self.corrected(rentable, ()),
+        )
+        if revised is not None:
+            self.rentables = tuple(revised)
+            self._by_offer |= {rentable.offer: rentable for rentable in reversed(revised)}
+            self._limit_widths()
+
+    def _note_stopped(self, event: TrialStopped, noted: Noted) -> None:
+        trial = self.current(event.session)
+        if trial is None:
+            return
+        if event.by_itself and trial.status != "stopping":
+            self._leave(trial, "finished", noted)
+            noted.finished = trial
+            return
+        self.delays.note_stopped(trial.id, self.now)
+        self._leave(trial, trial.after, noted)
 
     def _note_failed(self, event: TrialFailed, noted: Noted) -> None:
         trial = self.current(event.session)
@@ -552,7 +577,7 @@ class RunState:
             self.again[trial.id] = trial
             return
         self.drop_move(trial)
-        if trial.status == "failed":
+        if trial.status in {"failed", "diverged"}:
             self.failures += 1
             noted.failed.append(trial)
 

@@ -145,11 +145,12 @@ def try_script(
         cores = 1 if times else os.cpu_count() or 1
         end = _last_message(begin, python, code, cores=cores, ready=not trains)
         seconds = time.monotonic() - began
-        if end is None or isinstance(end, messages.Ready):
+        if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
         if isinstance(end, messages.Epoch):
             return Tried(seconds, reported=True, epoch_seconds=end.report.seconds or None)
         failure = cause([end])
+        assert not isinstance(failure, messages.Done)
         if isinstance(failure, messages.Lost):
             return Tried(seconds, reason=f"its process {failure.reason}")
         trace = _as_users(failure.traceback, experiment.train_folder, folder)

@@ -126,7 +126,8 @@ def rung_reports(
 def _best(policy: RunPolicy, names: Iterable[str], epoch: int) -> float | None:
     best: float | None = None
     for name in names:
-        metric = policy.trials[name].history.get(epoch)
+        trial = policy.trials[name]
+        metric = None if trial.status == "diverged" else trial.history.get(epoch)
         if better(policy.state.mode, metric, best):
             best = metric
     return best

@@ -137,7 +137,7 @@ def remember(folder: Path, report: Report) -> RunRecord:
         trials=tuple(
             TrialRecord(dict(trial.trial.config), took.get(trial.id, ()), crowded.get(trial.id, ()))
             for trial in policy.trials.values()
-            if trial.history or trial.status == "failed" or trial.id in crowded
+            if trial.history or trial.status in {"failed", "diverged"} or trial.id in crowded
         ),
         cloud=experiment.cloud.provider,
         paced=job.paced,

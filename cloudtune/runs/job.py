@@ -43,6 +43,8 @@ MAX_TRIALS = 4096
 _FIRST_DRAWS = 64
 # An instance that takes this many times as long to join as measured is returned.
 _SLOW_BOOT = 2.0
+# Allocators that give every trial whole GPUs.
+_WHOLE_GPUS = frozenset({"same", "hypersched"})
 
 
 @dataclass(frozen=True)
@@ -221,12 +223,23 @@ def policy_of(
         charges=charges_of(experiment),
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         zones=zones,
+        shares_gpus=may_share_gpus(experiment),
         max_concurrent=experiment.strategy.max_concurrent,
         target=experiment.strategy.target,
         rules=rules_of(experiment),
         heartbeat=heartbeat,
         checked=checked,
     )
+
+
+def may_share_gpus(experiment: Experiment) -> bool:
+    """Whether the run finds out by itself how many trials to train on a GPU.
+
+    A plan of stages goes by what was measured, and some allocators give each trial whole GPUs.
+    """
+    choice = choice_of(experiment)
+    whole = choice.allocator.partition(":")[0] in _WHOLE_GPUS
+    return not (choice.planned or whole or experiment.trial.gpus.min)
 
 
 def context_of(

@@ -10,6 +10,7 @@ from typing import Final
 from cloudtune.errors import ExperimentError, nearest
 from cloudtune.script.command import Word, words_of
 from cloudtune.script.functions import mentions, parse_file
+from cloudtune.script.printed_lines import EXAMPLE
 
 _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
 _CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")
@@ -63,7 +64,7 @@ def check_command(command: str, folder: Path, *, reads: bool, here: bool) -> Non
         raise ExperimentError(
             f"{script}: nothing reports: no file in {folder} names cloudtune. Call "
             "cloudtune.report({…}) once an epoch, or say where its numbers are: "
-            "reports: {file: metrics.jsonl} or {printed: 'accuracy (?P<accuracy>[0-9.]+)'}"
+            f"reports: {{file: metrics.jsonl}} or {{printed: '{EXAMPLE}'}}"
         )
 
 

@@ -14,6 +14,7 @@ from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.model.text import counted
 from cloudtune.script.functions import parse_file
 from cloudtune.script.options import UNKNOWN, Option, called, literal, options_in
+from cloudtune.script.printed_lines import EXAMPLE
 from cloudtune.script.prints import Printed, printed_in
 
 _Usual: TypeAlias = tuple[Callable[[str], bool], Callable[[float | None], str]]
@@ -146,7 +147,7 @@ class Draft:
 
 _REPORTS: Final = (
     f"reports: {{file: }}  # {GAP}: where it writes its numbers, a file of JSON lines;",
-    "# or what it prints, {printed: 'accuracy (?P<accuracy>[0-9.]+)'}; or let it call",
+    f"# or what it prints, {{printed: '{EXAMPLE}'}}; or let it call",
     "# cloudtune.report({…}) once an epoch, and leave this out (docs/commands.md)",
 )
 _AFTER: Final = (

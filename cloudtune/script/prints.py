@@ -1,4 +1,4 @@
-"""The numbers that a script prints or logs, and the regular expressions that find them."""
+"""The numbers that a script prints or logs, and the patterns that name their places."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ _LABEL: Final = re.compile(r"([A-Za-z][\w@/ -]*?)(['\"]?\s*[:=]?)\s*$")
 
 @dataclass(frozen=True)
 class Printed:
-    """A number in a line: its name, the expression that finds it, its line and loop depth."""
+    """A number in a line: its name, the pattern that names its place, its line and loop depth."""
 
     name: str
     pattern: str
@@ -54,9 +54,8 @@ def _numbers(texts: list[str], line: int, loops: int) -> Iterator[Printed]:
         label = _LABEL.search(text)
         if label is not None:
             name = re.sub(r"\W+", "_", label[1].lower()).strip("_")
-            words = re.escape(label[1]).replace("\\ ", " ").replace("\\-", "-")
-            pattern = rf"\b{words}{label[2]}\s*(?P<{name}>[-+.\w]+)"
-            yield Printed(name, pattern, line, loops)
+            between = " " if text[label.end(1) :] else ""
+            yield Printed(name, f"{label[1]}{between}{{{name}}}", line, loops)
 
 
 def _texts(call: ast.Call, values: Mapping[str, ast.expr]) -> list[str]:

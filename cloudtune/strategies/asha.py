@@ -108,6 +108,9 @@ class Asha(Judging):
         """Record that a trial failed; it leaves no result at the rung that it didn't reach."""
         self._new.learn_failure(trial)
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Do nothing: its results stay at the rungs that it reached."""
+
     def done(self, view: View) -> bool:
         """Whether nothing runs, no new trial is left and none can be promoted any more."""
         if view.running or not self._new.dry(view) or not at_rest(view):

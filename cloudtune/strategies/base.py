@@ -243,7 +243,7 @@ class View(Protocol):
         """Return the mean seconds of a delay on an offer, as in `corrected`."""
 
     def profiled(self, offer: Offer) -> Rentable:
-        """Return an offer's rentable as it was before the run, without the run's timings."""
+        """Return an offer's rentable without the run's timings, at all widths of trials."""
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the speeds and delays expected of these trials."""
@@ -292,6 +292,9 @@ class Strategy(Protocol):
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Record that a trial failed for good."""
+
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Record that the script of a trial has ended by itself; its results stay."""
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return trials that stop now, or are over, though they haven't reported."""

@@ -259,7 +259,7 @@ class SpendingFleet(Unplanned):
     def _has_room(self, view: View, scout: Offer) -> bool:
         """Whether the trials that begin now have room on one instance of an offer."""
         width = self._spending.width(view)
-        epochs = self.offers.rentable(scout).profile.epoch
+        epochs = view.profiled(scout).profile.epoch
         return width in epochs and scout.gpus >= width and not view.avoided(scout)
 
     def _replaced(self, view: View, fleet: Mapping[Offer, int]) -> Mapping[Offer, int]:
@@ -283,7 +283,7 @@ class SpendingFleet(Unplanned):
         width = self._spending.width(view)
         for rentable in self.offers.by_price:
             offer = rentable.offer
-            fits = offer.gpus >= width and width in rentable.profile.epoch
+            fits = offer.gpus >= width and width in view.profiled(offer).profile.epoch
             fits = fits and not self.offers.race.is_left(offer)
             if not fits or view.avoided(offer) or offer.usd_per_second == 0:
                 continue

@@ -212,6 +212,10 @@ class HyperSched(Judging):
         self._new.learn_failure(trial)
         self._leave(trial.id)
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Record that a trial has ended; its records stay."""
+        self._leave(trial.id)
+
     def _leave(self, trial: TrialId) -> None:
         if trial in self._rests:
             self._rests.pop(trial).leave(trial)

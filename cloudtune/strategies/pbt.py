@@ -190,8 +190,12 @@ class PopulationBased(Judging):
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Replace a failed trial by a clone, or by a new trial."""
-        self._notice(view)
         self._new.learn_failure(trial)
+        self.on_finish(view, trial)
+
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Replace a trial that has ended by a clone, or by a new trial."""
+        self._notice(view)
         self._forget(trial.id)
         self._goals.pop(trial.id, None)
         self._latest.pop(trial.id, None)

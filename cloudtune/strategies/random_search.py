@@ -32,5 +32,8 @@ class RandomSearch(Judging):
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         self._new.learn_failure(trial)
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Do nothing: its results stay."""
+
     def done(self, view: View) -> bool:
         return not view.running and self._new.dry(view) and at_rest(view)

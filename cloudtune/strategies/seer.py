@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Limits, Rentable
     from cloudtune.model.progress import TrialProgress
+    from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.trial import EndReason, Mode, TrialId, Width
     from cloudtune.strategies.base import Decision, Sampler, View
 
@@ -75,6 +76,7 @@ class Seer:
         self._counted = [0] * len(self._epochs)
         self._first: int | None = None
         self._width: Width | None = None
+        self._looked_at: ScalingProfile | None = None
         self._epoch_seconds = 0.0  # at that width, as expected when it was chosen
         self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
@@ -92,8 +94,8 @@ class Seer:
         self._leaving: dict[TrialId, Verdict] = {}
 
     def rentable(self, view: View) -> Rentable:
-        """Return the rentable to plan with: the cheapest that is available, so far."""
-        return self.offers.chosen
+        """Return the rentable to plan with: the best that is available, with its present widths."""
+        return view.profiled(self.offers.chosen.offer)
 
     @property
     def exploring(self) -> bool:
@@ -145,7 +147,9 @@ class Seer:
 
     def _look(self, view: View) -> None:
         """Recompute the rung at which new trials are first compared, and their width."""
-        rentable = view.corrected(self.rentable(view), ())
+        planned = self.rentable(view)
+        self._looked_at = planned.profile
+        rentable = view.corrected(planned, ())
         atom = rentable.cheapest_width
         profile = rentable.profile
         until = self.opening(view).until
@@ -310,10 +314,13 @@ class Seer:
             self._look(view)
 
     def _speed_has_changed(self, view: View) -> bool:
-        """Whether epochs at the width of exploring are clearly slower or faster than expected."""
+        """Whether epochs at the width of exploring are clearly slower or faster than expected.
+
+        So they are on another offer, and once trials may share GPUs.
+        """
         assert self._width is not None
         rentable = self.rentable(view)
-        if self._width not in rentable.profile.epoch:  # another offer may lack the width
+        if rentable.profile is not self._looked_at:
             return True
         seconds = view.epoch_seconds(None, rentable.offer, self._width)
         return abs(seconds / self._epoch_seconds - 1) > seer_rules.NOISE
@@ -341,6 +348,10 @@ class Seer:
         """Learn that a trial failed: its seat is free."""
         self._new.learn_failure(trial)
         self._best.forget(trial.id)
+        self._leave(trial.id)
+
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Learn that a trial has ended: its seat is free."""
         self._leave(trial.id)
 
     def _leave(self, trial: TrialId) -> None:

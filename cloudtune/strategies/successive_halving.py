@@ -300,6 +300,10 @@ class Brackets:
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Learn that a trial failed; its rung waits for it no longer."""
         self._new.learn_failure(trial)
+        self.on_finish(view, trial)
+
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Learn that a trial has ended; its rung waits for it no longer."""
         self._of[trial.id].drop(trial.id)
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:

@@ -251,7 +251,7 @@ class Session:
                 self.flush()
         if self._broken is not None:
             raise self._broken
-        if self.epoch == self.start_epoch < self.max_epoch:
+        if self.epoch == 0:
             raise NeverReportedError(
                 f"the training function of trial {self.trial_id} returned without ever calling "
                 "cloudtune.report(); call it at the end of each epoch"

@@ -40,18 +40,43 @@ def load_function(directory: Path, spec: str) -> TrainFunction:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import the user's file, and return it as a module; its folder comes first on sys.path."""
+    """Import the user's file, and return it as a module; its folder comes first on sys.path.
+
+    It has its own name as a module, so that processes that it spawns (a DataLoader's, a Pool's) can
+    import it too.
+    """
     folder = os.fspath(path.parent)
     sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
-    name = f"_cloudtune_user_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # pickles and dataclasses of the script look for it there
+    sys.modules[_private_name(path)] = module  # as do pickles of earlier versions
     _loading.append(path)
     try:
         spec.loader.exec_module(module)
     finally:
         _loading.pop()
     return module
+
+
+def _module_name(path: Path) -> str:
+    """Return the name under which other processes import a file; a private one if that is taken."""
+    name = path.stem
+    present = sys.modules.get(name)
+    is_taken = present is not None and present is not sys.modules.get(_name_of(present))
+    if name.isidentifier() and not is_taken and name not in sys.builtin_module_names:
+        return name
+    return _private_name(path)
+
+
+def _name_of(module: ModuleType) -> str:
+    """Return the private name of the file of a module; "" if it has none."""
+    file = getattr(module, "__file__", None)
+    return _private_name(Path(file)) if file else ""
+
+
+def _private_name(path: Path) -> str:
+    return f"_cloudtune_user_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"

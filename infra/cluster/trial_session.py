@@ -12,11 +12,6 @@ from cloudtune.infra.node.gpus import shares
 from cloudtune.model import events
 from cloudtune.model.commands import StartTrial
 
-_RETURNED = (
-    "the training function returned before its last epoch; loop over cloudtune.epochs(), and let "
-    "cloudtune.report() end the loop"
-)
-
 
 class Emit(Protocol):
     """Passes an event to the policy, and calls `settled` once that has handled it."""
@@ -128,6 +123,8 @@ class TrialSession:
                 case messages.Epoch(report):
                     session = self.command.session
                     self._tell(lambda at: events.EpochDone.of(at, session, report))
+                case messages.Done() as end if message.rank > 0:
+                    self._ends.append(end)  # rank 0 may have a report left
                 case messages.Failure() | messages.Done() | messages.Lost() as end:
                     self._ends.append(end)
                     self._stop_parts()
@@ -171,6 +168,8 @@ class TrialSession:
         match end:
             case None:
                 return lambda at: events.TrialStopped(at, session)
+            case messages.Done():
+                return lambda at: events.TrialStopped(at, session, by_itself=True)
             case messages.Lost(reason):
                 return lambda at: events.TrialLost(at, session, reason)
             case messages.Failure():
@@ -179,13 +178,11 @@ class TrialSession:
                 )
 
 
-def cause(ends: Sequence[messages.Body]) -> messages.Failure | messages.Lost:
+def cause(ends: Sequence[messages.Body]) -> messages.Failure | messages.Lost | messages.Done:
     """Return why a session ended: the first cause among its workers, not a consequence."""
     for end in ends:
         match end:
-            case messages.Failure(peer=False) | messages.Lost():
+            case messages.Failure(peer=False) | messages.Lost() | messages.Done():
                 return end
-            case messages.Done():
-                return messages.Failure(_RETURNED, "")
     followed = (end.error for end in ends if isinstance(end, messages.Failure))
     return messages.Lost(f"a worker lost the others: {next(followed, 'nothing is known of it')}")

@@ -76,7 +76,7 @@ def preload(train: str) -> None:
     import torch  # noqa: PLC0415
 
     threads = torch.get_num_threads()
-    _preloaded[train] = load_function(Path.cwd(), train)
+    _preloaded[train] = _load(train)
     if torch.get_num_threads() != threads:
         _chose_threads.add(train)
 
@@ -87,6 +87,13 @@ def warm_up() -> None:
 
     torch.zeros(1, device="cuda:0")
     torch.cuda.synchronize()
+
+
+def _load(train: str) -> TrainFunction:
+    """Return the training function; its script finds a command line without arguments."""
+    folder = Path.cwd()
+    sys.argv[:] = [str(folder / train.partition(":")[0])]
+    return load_function(folder, train)
 
 
 class Worker:
@@ -117,6 +124,9 @@ class Worker:
         try:
             self._train(begin, listener)
         except BaseException as error:  # noqa: BLE001  the user's code may raise anything
+            if isinstance(error, SystemExit) and not error.code:
+                self._say(messages.Done())  # sys.exit() is how some scripts return
+                return
             traceback.print_exc()
             self._say(failure_of(error, begin.slot.world_size))
         else:
@@ -184,7 +194,7 @@ class Worker:
             if begin.training.compared:
                 ranks = Ranks(store, slot.rank, slot.world_size)
         train = begin.training.train
-        function = _preloaded.get(train) or load_function(Path.cwd(), train)
+        function = _preloaded.get(train) or _load(train)
         session = Session(
             **_place(begin, device),
             report_hook=self._tell_epoch,

@@ -122,11 +122,12 @@ def fluid(request: PlanRequest) -> Staircase:
 
 def least_of(stairs: Staircase, request: PlanRequest) -> float:
     """Return the minimum of the request's objective, within its limit on the other measure."""
-    limits = request.limits
+    allowance = request.allowance
     if request.objective == "cost":
-        within = math.inf if limits.deadline is None else limits.deadline
-        return float(stairs.dollars_within(within))
-    return float(stairs.seconds_within(math.inf if limits.budget is None else limits.budget))
+        seconds = math.inf if allowance.seconds is None else allowance.seconds
+        return float(stairs.dollars_within(seconds))
+    dollars = math.inf if allowance.dollars is None else allowance.dollars
+    return float(stairs.seconds_within(dollars))
 
 
 def gap_to(bound: float, request: PlanRequest, estimate: Estimate) -> float:

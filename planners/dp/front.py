@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Allowance
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.search import Search, search_of
 from cloudtune.planners.dp.ways import Solution
@@ -44,7 +44,7 @@ def _asked_for(search: Search) -> list[Solution]:
         area, left, right = max(gaps, key=lambda gap: gap[0], default=(0.0, None, None))
         if left is None or right is None or area <= 0:
             break
-        middle = Limits((left.seconds + right.seconds) / 2)
+        middle = Allowance((left.seconds + right.seconds) / 2)
         solution = search.best(middle, "cost", left)
         if solution is None or solution.choices in {left.choices, right.choices}:
             closed.add((left.seconds, right.seconds))

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from functools import cached_property
 
-from cloudtune.model.plans import Limits, Objective
+from cloudtune.model.plans import Allowance, Objective
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Step
@@ -72,7 +72,7 @@ class Search:
         return lowest(self._ways.after[0].stairs)
 
     def best(
-        self, limits: Limits, objective: Objective, incumbent: Solution | None = None
+        self, allowance: Allowance, objective: Objective, incumbent: Solution | None = None
     ) -> Solution | None:
         """Return the best way within the limits; None if there is none.
 
@@ -80,7 +80,7 @@ class Search:
         """
         if not self.possible:
             return None
-        aim = Aim.of(limits, objective)
+        aim = Aim.of(allowance, objective)
         aim = aim if incumbent is None else aim.to_beat(incumbent)
         if not self._ways.by_offer:
             return self._in_rounds(self._ways, aim, incumbent)
@@ -97,7 +97,7 @@ class Search:
 
     def ends(self) -> tuple[Solution | None, Solution | None]:
         """Return the fastest and the cheapest way; limits are ignored."""
-        return self.best(Limits(), "time"), self.best(Limits(), "cost")
+        return self.best(Allowance(), "time"), self.best(Allowance(), "cost")
 
     @cached_property
     def _rough(self) -> Ways:
@@ -131,7 +131,7 @@ def search_of(request: PlanRequest, *, rounded: bool = False) -> Search:
 
     The last few are cached: the requests of one command only differ in those two.
     """
-    question = (replace(request, limits=Limits(), objective="cost"), rounded)
+    question = (replace(request, allowance=Allowance(), objective="cost"), rounded)
     for earlier, search in _recent:
         if earlier == question:
             return search

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cloudtune.model.plans import Group, Limits, Objective
+from cloudtune.model.plans import Allowance, Group, Objective
 from cloudtune.planners.arrays import Bools, Floats, Indices
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, SLACK, Staircase, lowest
@@ -41,9 +41,9 @@ class Aim:
     incumbent: float = math.inf
 
     @classmethod
-    def of(cls, limits: Limits, objective: Objective) -> "Aim":
-        deadline = math.inf if limits.deadline is None else limits.deadline
-        budget = math.inf if limits.budget is None else limits.budget
+    def of(cls, allowance: Allowance, objective: Objective) -> "Aim":
+        deadline = math.inf if allowance.seconds is None else allowance.seconds
+        budget = math.inf if allowance.dollars is None else allowance.dollars
         return cls(deadline, budget, objective)
 
     def worth(self, bound: Floats) -> Bools:

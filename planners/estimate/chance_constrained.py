@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from cloudtune.errors import UsageError
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Estimate, Forecast, Group, Limits, Plan, Stage
+from cloudtune.model.plans import Allowance, Estimate, Forecast, Group, Plan, Stage
 from cloudtune.model.scaling import Measurement
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -115,9 +115,9 @@ class _Search:
         return self.planner.name in _ANY_KIND
 
     @property
-    def goal(self) -> Limits:
+    def goal(self) -> Allowance:
         """The limits that samples are compared with."""
-        return fitting(self.request.limits) if self.reacts else self.request.limits
+        return fitting(self.request.allowance) if self.reacts else self.request.allowance
 
     @property
     def best(self) -> Plan | None:
@@ -146,7 +146,8 @@ class _Search:
         """Call the planner with as little caution as makes its plan safe enough."""
         if self._is_enough(self.request):
             return  # no plan beats the best by means
-        self._is_enough(replace(self.request, limits=Limits(deadline=0.0)))  # the fastest may be
+        fastest = replace(self.request, allowance=Allowance(seconds=0.0))
+        self._is_enough(fastest)  # it may be
         low = 0.0
         high = math.inf
         caution = 0.5
@@ -176,7 +177,7 @@ class _Search:
 
     def others(self) -> Iterable[Plan]:
         """Return more plans: all, or those of fronts with some caution."""
-        free = replace(self.request, limits=Limits())
+        free = replace(self.request, allowance=Allowance())
         static = isinstance(self.planner, StaticPlanner)
         if not self.free and not static:
             return ()
@@ -245,7 +246,7 @@ class _Search:
         """Whether a plan may be safe enough, by its means: not far beyond the limits."""
         slack = _slack(self.request)
         means = Estimate(plan.estimate.seconds / slack, plan.estimate.dollars / slack)
-        return self.request.limits.admit(means)
+        return self.request.allowance.admit(means)
 
     def _judge(self, plan: Plan) -> Draws:
         if plan not in self.judged:

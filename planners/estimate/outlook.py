@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloudtune.model.plans import Forecast, Limits, Plan, Spread
+from cloudtune.model.plans import Allowance, Forecast, Plan, Spread
 from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
-from cloudtune.planners.reserve import Reserve
+from cloudtune.planners.reserve import MARGIN
 
 __all__ = ["Draws", "chances", "outlook", "quantile", "sample", "to_forecast"]
 
@@ -30,15 +30,16 @@ def outlook(
     """
     if not reacts:
         return to_forecast(
-            request.limits, plan, sample(request, plan, samples=samples, seed=seed), seed
+            request.allowance, plan, sample(request, plan, samples=samples, seed=seed), seed
         )
     draws = reacting_draws(request, plan, samples=samples, seed=seed)
-    forecast = to_forecast(fitting(request.limits), plan, draws, seed)
+    forecast = to_forecast(fitting(request.allowance), plan, draws, seed)
     # A run that a deadline ends must still return everything.
     release = max(rentable.profile.release.high for rentable in request.rentables)
-    deadline = request.limits.deadline
-    limits = replace(request.limits, deadline=None if deadline is None else deadline + release)
-    ended = _cut_off(limits, draws)
+    allowance = request.allowance
+    if allowance.seconds is not None:
+        allowance = replace(allowance, seconds=allowance.seconds + release)
+    ended = _cut_off(allowance, draws)
     return replace(
         forecast,
         seconds=_spread(ended.seconds),
@@ -47,27 +48,26 @@ def outlook(
     )
 
 
-def fitting(limits: Limits) -> Limits:
-    """Return the limits within which a run that replans does all of its work.
+def fitting(allowance: Allowance) -> Allowance:
+    """Return the part of an allowance within which a run that replans does all of its work.
 
     With less than this reserve left it drops trials.
     """
-    return Reserve(0.0).limits(limits)
+    return allowance.scaled(1 - MARGIN)
 
 
-def beyond(limits: Limits) -> Limits:
-    """Return the limits that leave a run these for its work: the inverse of `fitting`."""
-    left = 1 - Reserve(0.0).share
-    return Limits(
-        None if limits.deadline is None else limits.deadline / left,
-        None if limits.budget is None else limits.budget / left,
+def beyond(allowance: Allowance) -> Allowance:
+    """Return the allowance that leaves a run this much for its work: the inverse of `fitting`."""
+    return Allowance(
+        None if allowance.seconds is None else allowance.seconds / (1 - MARGIN),
+        None if allowance.dollars is None else allowance.dollars / (1 - MARGIN),
     )
 
 
-def _cut_off(limits: Limits, draws: Draws) -> Draws:
+def _cut_off(allowance: Allowance, draws: Draws) -> Draws:
     """Return the draws with runs ended by whichever limit comes first."""
     share = np.ones(len(draws.seconds))
-    for limit, taken in ((limits.deadline, draws.seconds), (limits.budget, draws.dollars)):
+    for limit, taken in ((allowance.seconds, draws.seconds), (allowance.dollars, draws.dollars)):
         if limit is not None:
             share = np.minimum(share, limit / np.maximum(taken, 1e-9))
     return Draws(
@@ -75,10 +75,10 @@ def _cut_off(limits: Limits, draws: Draws) -> Draws:
     )
 
 
-def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, float | None]:
+def chances(allowance: Allowance, draws: Draws) -> tuple[float | None, float | None, float | None]:
     """Return the shares of samples that keep the deadline, the budget, and both."""
-    in_time = None if limits.deadline is None else draws.seconds <= limits.deadline
-    in_money = None if limits.budget is None else draws.dollars <= limits.budget
+    in_time = None if allowance.seconds is None else draws.seconds <= allowance.seconds
+    in_money = None if allowance.dollars is None else draws.dollars <= allowance.dollars
     kept = [flags for flags in (in_time, in_money) if flags is not None]
     return (
         None if in_time is None else float(in_time.mean()),
@@ -87,10 +87,10 @@ def chances(limits: Limits, draws: Draws) -> tuple[float | None, float | None, f
     )
 
 
-def excesses(limits: Limits, draws: Draws, share: float) -> tuple[float, float, float]:
+def excesses(allowance: Allowance, draws: Draws, share: float) -> tuple[float, float, float]:
     """Return quantiles of time, money and their maximum, each as a factor of its limit."""
-    late = draws.seconds / (limits.deadline or math.inf)
-    dear = draws.dollars / (limits.budget or math.inf)
+    late = draws.seconds / (allowance.seconds or math.inf)
+    dear = draws.dollars / (allowance.dollars or math.inf)
     return (
         quantile(late, share),
         quantile(dear, share),
@@ -98,9 +98,9 @@ def excesses(limits: Limits, draws: Draws, share: float) -> tuple[float, float, 
     )
 
 
-def to_forecast(limits: Limits, plan: Plan, draws: Draws, seed: int) -> Forecast:
+def to_forecast(allowance: Allowance, plan: Plan, draws: Draws, seed: int) -> Forecast:
     """Return the forecast of a plan's draws under the limits."""
-    in_time, in_money, within = chances(limits, draws)
+    in_time, in_money, within = chances(allowance, draws)
     first = plan.stages[0].stage
     last = plan.stages[-1].stage
     return Forecast(

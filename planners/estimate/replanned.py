@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cloudtune.model.plans import Limits, Plan
+from cloudtune.model.plans import Allowance, Plan
 from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -30,7 +30,7 @@ def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int)
     """Return the draws of a run that replans the rest; not cut off at the limits."""
     drawn = sample(request, plan, samples=samples, seed=seed)
     error = request.rentable(plan.stages[0].groups[0].offer).profile.speed_error
-    if error <= NOISE or len(plan.stages) < 2 or request.limits == Limits():
+    if error <= NOISE or len(plan.stages) < 2 or request.allowance == Allowance():
         return drawn
     deviations = np.log(drawn.slowness) / error
     nearest = np.abs(deviations[:, None] - np.array(_SPEEDS)).argmin(axis=1)
@@ -65,7 +65,7 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
     slowed = tuple(replace(r, profile=r.profile.slowed(factor)) for r in request.rentables)
     real = replace(request, rentables=slowed, mix=1)
     first = price(real, plan.choices, plan.planner).stages[0]
-    left = request.limits.less(first.seconds, first.dollars)
+    left = request.allowance.remaining(first.seconds, first.dollars)
     held = tuple(
         Live(
             group.offer,
@@ -78,11 +78,13 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
     reserve = Reserve(0.0)
     wished = left
     if plan.wished is not None:
-        wished = in_wished_time(left, plan.wished * (1 + NOISE) - first.seconds)
-    rest = replace(real, work=request.work[1:], fleet=held, limits=reserve.limits(wished))
+        seconds = in_wished_time(left.seconds, plan.wished * (1 + NOISE) - first.seconds)
+        wished = replace(left, seconds=seconds)
+    allowance = reserve.allowance(wished)
+    rest = replace(real, work=request.work[1:], fleet=held, allowance=allowance)
     going_on = price(rest, plan.choices[1:], plan.planner)
     best = QUICK.within(rest)
-    if reserve.tight.limits(left).admit(going_on.estimate):
+    if reserve.tight.allowance(left).admit(going_on.estimate):
         aim = request.objective
         saved = best is not None and (
             measures(best, aim)[0] < (1 - NOISE) * measures(going_on, aim)[0]
@@ -91,7 +93,8 @@ def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
             return None
     elif best is None:
         margins = (reserve, reserve.tight) if plan.wished is not None else (reserve.tight,)
-        tried = (QUICK.within(replace(rest, limits=margin.limits(left))) for margin in margins)
+        requests = (replace(rest, allowance=margin.allowance(left)) for margin in margins)
+        tried = (QUICK.within(request) for request in requests)
         best = next(filter(None, tried), None)
     if best is None:
         return None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cloudtune.model.catalog import Offer
-from cloudtune.model.plans import Group, Limits, Plan, Stage
+from cloudtune.model.plans import Allowance, Group, Plan, Stage
 from cloudtune.planners.arrays import Floats, Ints
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import Holdings, stays
@@ -57,7 +57,7 @@ def sample(request: PlanRequest, plan: Plan, *, samples: int, seed: int) -> Draw
 
     The last few are cached: some of a plan's alternatives have the same stages.
     """
-    question = (replace(request, limits=Limits(), objective="cost"), plan, samples, seed)
+    question = (replace(request, allowance=Allowance(), objective="cost"), plan, samples, seed)
     for earlier, draws in _recent:
         if earlier == question:
             return draws

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 
 from cloudtune.errors import UsageError
-from cloudtune.model.plans import Limits, Objective, Plan
+from cloudtune.model.plans import Allowance, Objective, Plan
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.ilp.graph import Graph, Path
@@ -55,14 +55,14 @@ class IlpPlanner:
             raise refuse(request, None, None)
         if graph.size > self.max_arcs:
             raise UsageError(_too_big(graph, self.max_arcs))
-        plan = self._best(graph, request.limits, request.objective)
+        plan = self._best(graph, request.allowance, request.objective)
         if plan is None:
-            ends = (self._best(graph, Limits(), objective) for objective in ("time", "cost"))
+            ends = (self._best(graph, Allowance(), objective) for objective in ("time", "cost"))
             raise refuse(request, *ends)
         return plan
 
-    def _best(self, graph: Graph, limits: Limits, objective: Objective) -> Plan | None:
-        return _Search(graph, limits, objective, self).run()
+    def _best(self, graph: Graph, allowance: Allowance, objective: Objective) -> Plan | None:
+        return _Search(graph, allowance, objective, self).run()
 
 
 def _too_big(graph: Graph, most: int) -> str:
@@ -95,10 +95,10 @@ class _Search:
     """
 
     def __init__(
-        self, graph: Graph, limits: Limits, objective: Objective, bounds: IlpPlanner
+        self, graph: Graph, allowance: Allowance, objective: Objective, bounds: IlpPlanner
     ) -> None:
         self._graph = graph
-        self._limits = limits
+        self._allowance = allowance
         self._bounds = bounds
         self._order: tuple[Measure, ...] = (
             ("cost", "time", "rank") if objective == "cost" else ("time", "cost", "rank")
@@ -114,10 +114,10 @@ class _Search:
         Raises:
             UsageError: the search was cut short without a plan.
         """
-        if self._limits.deadline is not None:
-            self._master.limit("time", self._limits.deadline)
-        if self._limits.budget is not None:
-            self._master.limit("cost", self._limits.budget)
+        if self._allowance.seconds is not None:
+            self._master.limit("time", self._allowance.seconds)
+        if self._allowance.dollars is not None:
+            self._master.limit("cost", self._allowance.dollars)
         first, *ties = self._order
         bound = self._minimise(first)
         if self._best is None:
@@ -179,7 +179,7 @@ class _Search:
         return learnt
 
     def _admits(self, candidate: _Candidate) -> bool:
-        return self._limits.admit(candidate.plan.estimate) and all(
+        return self._allowance.admit(candidate.plan.estimate) and all(
             candidate.measure(measure) <= most for measure, most in self._most.items()
         )
 

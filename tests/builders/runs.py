@@ -18,7 +18,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command, Launch, StartTrial, StopTrial
-from cloudtune.model.plans import Charges, Limits, Plan, Rentable
+from cloudtune.model.plans import Allowance, Charges, Limits, Plan, Rentable
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Mode, Trial, TrialId
 from cloudtune.planners.base import Planner, PlanRequest
@@ -40,7 +40,7 @@ from tests.flapping import flaps
 
 Build: TypeAlias = "Callable[[Sampler, Setting], Strategy]"
 Decider: TypeAlias = "Plan | str | Build"
-Mishap: TypeAlias = "Callable[[str, int, int], Literal['', 'failed', 'lost']]"
+Mishap: TypeAlias = "Callable[[str, int, int], Literal['', 'failed', 'lost', 'ended']]"
 """What becomes of a trial, in its session, after an epoch."""
 
 
@@ -124,7 +124,7 @@ class Setting:
         return PlanRequest(
             self.strategy.stages(),
             self.rentables,
-            limits,
+            Allowance(limits.deadline, limits.budget),
             self.max_instances,
             charges=self.charges,
             mix=self.mix,
@@ -421,6 +421,9 @@ class _Troubled:
             self._world.schedule(events.TrialLost(event.at, event.session, "gone"))
         elif kind == "failed":
             self._world.schedule(events.TrialFailed(event.at, event.session, "boom", ""))
+        elif kind == "ended":
+            self._world.drop(event.session)
+            self._world.schedule(events.TrialStopped(event.at, event.session, by_itself=True))
         return replace(event, checkpoint=None) if event.epoch % self._setting.saves_every else event
 
 

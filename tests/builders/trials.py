@@ -47,6 +47,7 @@ class Watched:
         self.inner = inner
         self.name, self.anytime, self.reason = inner.name, inner.anytime, inner.reason
         self.on_result, self.on_failure = inner.on_result, inner.on_failure
+        self.on_finish = inner.on_finish
         self.preempt, self.wake_at, self.done = inner.preempt, inner.wake_at, inner.done
         self.more = inner.more
         if isinstance(inner, Breeds):

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
 from cloudtune.runs import home
 from cloudtune.script.drafts import GAP, read_script
+from cloudtune.script.printed_lines import LinePattern
 from tests.bench import Bench, called
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -121,9 +121,9 @@ def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: 
     assert experiment.reports.printed is not None
     run = (sys.executable, path.with_name("main.py"))
     printed = subprocess.run(run, capture_output=True, text=True, check=True)
-    lines = printed.stdout.splitlines()
-    matches = [it[metric] for text in lines if (it := re.search(experiment.reports.printed, text))]
-    assert [float(text) for text in matches] == pytest.approx([value] * 2, nan_ok=True)
+    pattern = LinePattern(experiment.reports.printed)
+    matches = [it for line in printed.stdout.splitlines() for it in pattern.values(line)]
+    assert [it[metric] for it in matches] == pytest.approx([value] * 2, nan_ok=True)
 
 
 def drafted(bench: Bench, program: str) -> Path:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Charges, Limits, Plan, Rentable
+from cloudtune.model.plans import Allowance, Charges, Limits, Plan, Rentable
 from cloudtune.planners.base import InfeasibleError, Planner
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import LINEAR, NODE_BOUNDARY, SUBLINEAR, Setting, offer, profile
@@ -169,7 +169,7 @@ class PlannerContract(HeuristicContract):
         assert self.planner.plan(ask).estimate.seconds == fastest.estimate.seconds
         begin, end = cheapest.estimate.dollars, fastest.estimate.dollars
         budgets = [begin + (end - begin) * n / 5 for n in range(7)]
-        plans = [self.planner.plan(replace(ask, limits=Limits(None, b))) for b in budgets]
+        plans = [self.planner.plan(replace(ask, allowance=Allowance(None, b))) for b in budgets]
         times = [plan.estimate.seconds for plan in plans]
         assert all(p.estimate.dollars <= b + 1e-9 for p, b in zip(plans, budgets, strict=True))
         assert times == sorted(times, reverse=True)

@@ -104,12 +104,25 @@ class StrategyContract:
         assert sorted(played.sampler.failed) == sorted(failed)
         assert played.policy.ending is EndReason.DONE
 
+    def test_scripts_that_end_by_themselves_hold_none_up(self, game: Setting) -> None:
+        played = self.play(game.but(mishap=lambda *at: "ended" if sometimes(*at) else ""))
+        assert not any(trial.error for trial in played.policy.trials.values())
+        assert not played.sampler.failed
+        early = [
+            trial
+            for trial in played.policy.trials.values()
+            if trial.status == "finished" and sometimes(trial.id, 1, trial.epoch)
+        ]
+        assert early
+        assert played.policy.ending is EndReason.DONE
+
     def test_no_number_ends_a_trial_and_holds_none_up(self, game: Setting) -> None:
         def metric(number: int, epoch: int) -> float:
-            return math.nan if (number + epoch) % 6 == 0 else level(number, epoch)
+            diverges = number % 2 and (number + epoch) % 6 == 0
+            return math.nan if diverges else level(number, epoch)
 
         played = self.play(game.but(metric=metric))
-        failed = {t.id: t for t in played.policy.trials.values() if t.status == "failed"}
+        failed = {t.id: t for t in played.policy.trials.values() if t.status == "diverged"}
         assert "was nan" in failed["t05"].error
         assert played.policy.ending is EndReason.DONE
         assert all(not math.isnan(value or 0.0) for value in played.sampler.reported.values())

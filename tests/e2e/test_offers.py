@@ -10,7 +10,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.model.catalog import Market
 from cloudtune.model.commands import Launch
-from cloudtune.model.plans import Group, Limits
+from cloudtune.model.plans import Allowance, Group, Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
@@ -58,7 +58,7 @@ def saved_plan(bench: Bench) -> Path:
     script = bench.folder / "train.py"
     write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
     problem = problem_of(Experiment.load(path), [measured(t, script) for t in TYPES])
-    request = stages.request_for(problem, Limits())
+    request = stages.request_for(problem, Allowance())
     groups = [group(request, TYPES[0], "spot", 2), group(request, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")
     limits = Limits(240.0, 1.0)

@@ -87,7 +87,7 @@ def test_a_wrong_command_is_refused_before_anything_is_rented(
     ("fields", "message"),
     [
         ({"reports": {}}, "main.py: nothing reports: no file in HERE names cloudtune"),
-        ({"reports": {"printed": "acc (.*)"}}, "names nothing; write (?P<name>…) around each"),
+        ({"reports": {"printed": "acc (.*)"}}, "names no number; write {name} where one is"),
         ({"reports": {"printed": "(?P<acc>.)"}}, "finds no accuracy, the experiment's metric;"),
         ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
         ({"reports": {"file": "/tmp/m"}}, "is not below the folder that the command runs in"),

@@ -45,6 +45,20 @@ def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
     assert record.seen == BestResult("c", 1, 0.95, None)
 
 
+def test_a_trial_that_is_dropped_leaves_its_place_to_the_next() -> None:
+    record = Record("max")
+    results = [BestResult(n, e, m, c) for n, e, m, c in (
+        ("a", 1, 0.9, "a/1"), ("b", 1, 0.2, "b/1"), ("b", 2, 0.7, None), ("c", 1, 0.3, "c/1")
+    )]  # fmt: skip
+    for result in results:
+        record.offer(result)
+    record.drop("a")
+    assert (record.best, record.seen) == (results[3], results[2])
+    record.drop("c")
+    record.drop("d")
+    assert record.best == results[1]
+
+
 def test_every_ending_has_an_exit_code_of_its_own() -> None:
     codes = {reason: reason.exit_code for reason in EndReason}
     assert codes[EndReason.DONE] == 0

@@ -20,7 +20,7 @@ from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import BillingUnit, Market, Offer
 from cloudtune.model.events import Event, InstanceGone, NodeLost
-from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
+from cloudtune.model.plans import Allowance, Charges, Group, Plan, Rentable, Stage
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import Planner, PlanRequest
@@ -56,7 +56,7 @@ def job(
 ) -> PlanRequest:
     """Return stages to be planned on offers, each with its seconds of an epoch by width."""
     rentables = tuple(Rentable(offer, delayed(offer, epoch), most) for offer, epoch in speeds)
-    return PlanRequest(tuple(stages), rentables, Limits(), most, charges=charges)
+    return PlanRequest(tuple(stages), rentables, Allowance(), most, charges=charges)
 
 
 @dataclass(frozen=True)

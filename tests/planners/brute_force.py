@@ -33,12 +33,12 @@ def every_plan(request: PlanRequest, mix: int = 1) -> Iterator[Priced]:
 
 def best(request: PlanRequest, mix: int = 1) -> Priced | None:
     """Return the best plan that the limits admit, by the request's objective, if there is one."""
-    limits = request.limits
+    allowance = request.allowance
     admitted = (
         plan
         for plan in every_plan(request, mix)
-        if plan.seconds <= (math.inf if limits.deadline is None else limits.deadline)
-        and plan.dollars <= (math.inf if limits.budget is None else limits.budget)
+        if plan.seconds <= (math.inf if allowance.seconds is None else allowance.seconds)
+        and plan.dollars <= (math.inf if allowance.dollars is None else allowance.dollars)
     )
     if request.objective == "cost":
         return min(admitted, key=lambda plan: (plan.dollars, plan.seconds), default=None)

@@ -67,7 +67,7 @@ def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.Data
         assert best * (1 - 1e-9) - 1e-9 <= mine
         assert mine <= best * (1 + (exact.gap or 0.0)) + 1e-9
     if unit == "function":
-        result = search_of(request).best(request.limits, "cost")
+        result = search_of(request).best(request.allowance, "cost")
         assert result is not None
         assert result.dollars == pytest.approx(best, rel=1e-7, abs=1e-9)
     bound = fluid(request)

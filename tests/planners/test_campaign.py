@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cloudtune.model.catalog import BillingUnit
-from cloudtune.model.plans import Charges, Limits, Objective, Rentable, Stage
+from cloudtune.model.plans import Allowance, Charges, Objective, Rentable, Stage
 from cloudtune.planners.base import Live, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from tests.builders import offer, profile
@@ -44,7 +44,7 @@ def job(dice: random.Random) -> PlanRequest:
     return PlanRequest(
         work=work,
         rentables=rentables,
-        limits=Limits(),
+        allowance=Allowance(),
         max_instances=most,
         fleet=(live,) if begin else (),
         charges=Charges(dice.choice([0.0, 0.2]), dice.choice([0.0, 0.001])),
@@ -62,10 +62,10 @@ def test_no_plan_is_better_where_a_plan_is_called_proven(block: int) -> None:
         if not 0 < len(plans) <= _MOST:
             continue
         one = dice.choice(plans)
-        limits = Limits(one.seconds * (1 + 1e-7))
+        allowance = Allowance(one.seconds * (1 + 1e-7))
         if dice.random() < 0.3:
-            limits = Limits(None, one.dollars * (1 + 1e-7))
-        ask = replace(request, limits=limits, objective=dice.choice(_OBJECTIVES))
+            allowance = Allowance(None, one.dollars * (1 + 1e-7))
+        ask = replace(request, allowance=allowance, objective=dice.choice(_OBJECTIVES))
         cheapest = best(ask, ask.mix)
         assert cheapest is not None
         plan = ExactPlanner().plan(ask)

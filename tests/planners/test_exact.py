@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.plans import Allowance, Charges, Limits, Rentable, Stage
 from cloudtune.planners.base import Live, Planner
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.search import Search
@@ -87,7 +87,7 @@ class TestExactPlanner(PlannerContract):
         budget = fastest.estimate.dollars + share * (
             cheapest.estimate.dollars - fastest.estimate.dollars
         )
-        ask = replace(request, limits=Limits(None, budget + 1e-6), objective="time")
+        ask = replace(request, allowance=Allowance(None, budget + 1e-6), objective="time")
         least = min(p.seconds for p in every if p.dollars <= budget + 1e-6)
         assert self.planner.plan(ask).estimate.seconds == pytest.approx(least)
 
@@ -178,8 +178,8 @@ def test_a_limit_admits_its_plan_despite_the_last_bit(setting: Setting) -> None:
     fastest, cheapest = extremes(ExactPlanner(), setting)
     budget = math.nextafter(cheapest.estimate.dollars, 0.0)
     deadline = math.nextafter(fastest.estimate.seconds, 0.0)
-    assert Search(setting.request()).best(Limits(None, budget), "time") is not None
-    assert Search(setting.request()).best(Limits(deadline, None), "cost") is not None
+    assert Search(setting.request()).best(Allowance(None, budget), "time") is not None
+    assert Search(setting.request()).best(Allowance(deadline, None), "cost") is not None
 
 
 def test_three_offers_at_once_are_not_planned() -> None:

@@ -42,7 +42,7 @@ def test_one_more_would_not_fit(curve: dict[float, float], deadline: float, budg
     setting, limits = Setting(profile=profile(curve), max_instances=4), Limits(deadline, budget)
     result = explored(setting, limits)
     assert result.epochs == 16
-    assert limits.admit(result.plan.estimate)
+    assert setting.request(limits).allowance.admit(result.plan.estimate)
     assert result.plan.stages[0].stage.trials == result.trials
     fits = [feasible(setting, limits, n) for n in range(1, 41)]
     assert fits == [n <= result.trials for n in range(1, 41)], "a search by halves needs this order"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.model.plans import Limits, Plan, Rentable
+from cloudtune.model.plans import Allowance, Limits, Plan, Remaining, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -42,7 +42,7 @@ def plan_of(request: PlanRequest) -> Plan | None:
 def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))
-    assert binding(caught.value, Limits(1e6, 1e6)) is EndReason.NO_CAPACITY
+    assert binding(caught.value, Allowance(1e6, 1e6)) is EndReason.NO_CAPACITY
 
 
 @settings(max_examples=20)
@@ -71,9 +71,9 @@ def test_it_finds_what_trying_all_finds(setting: Setting, deadline: float, budge
 
 def test_a_reserve_is_kept_of_both_limits() -> None:
     reserve = Reserve(seconds=8.0, share=0.1)
-    assert reserve.limits(Limits(100.0, 50.0)) == Limits(90.0, 45.0)
-    assert reserve.limits(Limits()) == Limits()
-    assert reserve.limits(Limits(-3.0, -1.0)) == Limits(0.0, 0.0)
+    assert reserve.allowance(Remaining(100.0, 50.0)) == Allowance(90.0, 45.0)
+    assert reserve.allowance(Remaining(None, None)) == Allowance()
+    assert reserve.allowance(Remaining(-3.0, -1.0)) == Allowance(0.0, 0.0)
     late = reserve.returned_late(Rentable(offer(), profile(LINEAR, release=2.0), 3))
     assert late.profile.release.mean == 8.0
     slow = reserve.returned_late(Rentable(offer(), profile(LINEAR, release=20.0), 3))

@@ -1,6 +1,6 @@
 import pytest
 
-from cloudtune.model.plans import Limits, Rentable, Stage
+from cloudtune.model.plans import Allowance, Limits, Rentable, Stage
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.static import StaticPlanner
 from tests.builders import NODE_BOUNDARY, Setting, offer, profile, shapes
@@ -31,7 +31,7 @@ class TestStaticPlanner(PlannerContract):
     def test_an_instance_is_not_paid_for_while_it_is_launched(self) -> None:
         late = Rentable(offer(1, name="a"), profile({1.0: 100.0}, name="a", launch=100.0), 1)
         slow = Rentable(offer(1, name="b"), profile({1.0: 105.0}, name="b", launch=0.0), 1)
-        request = PlanRequest((Stage(1, 0, 4),), (slow, late), Limits(), 1)
+        request = PlanRequest((Stage(1, 0, 4),), (slow, late), Allowance(), 1)
         assert self.planner.plan(request).offers == (late.offer,)
 
     def test_widths_may_change_where_the_fleet_does_not(self) -> None:

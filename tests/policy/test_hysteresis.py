@@ -80,6 +80,9 @@ class Breaks:
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         pass
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        pass
+
     def preempt(self, view: View) -> Mapping[str, Verdict]:
         return {}
 

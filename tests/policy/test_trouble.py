@@ -46,16 +46,33 @@ def test_errors_of_different_kinds_do_not_end_the_run() -> None:
     assert policy.ending is None
 
 
-def test_an_infinite_metric_wins_nothing() -> None:
-    """No model is infinitely good; infinitely bad it may be for a while."""
-    policy = scripted(staged((2, 0, 2, 1, 4.0)))
-    begun(policy, "i000")
-    assert policy.handle(epoch(12.0, "t00.1", 1, math.inf)) == (commands.StopTrial("t00.1"),)
-    assert policy.trials["t00"].error == "score was inf at epoch 1"
-    assert policy.best is None
-    policy = scripted(staged((2, 0, 2, 1, 4.0)))
-    begun(policy, "i000")
-    assert commands.StopTrial("t00.1") not in policy.handle(epoch(12.0, "t00.1", 1, -math.inf))
+@pytest.mark.parametrize("metric", [math.nan, math.inf, -math.inf])
+def test_a_trial_that_diverges_wins_nothing(metric: float) -> None:
+    """Not even by an epoch before it diverged: that is no model to go on with."""
+    policy = scripted(staged((2, 0, 4, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.9))
+    policy.handle(epoch(12.0, "t01.1", 1, 0.2))
+    assert policy.best is not None
+    assert policy.best.trial == "t00"
+    assert policy.handle(epoch(13.0, "t00.1", 2, metric)) == (commands.StopTrial("t00.1"),)
+    policy.handle(events.TrialStopped(13.5, "t00.1"))
+    trial = policy.trials["t00"]
+    assert (trial.status, trial.error) == ("diverged", f"score was {metric:g} at epoch 2")
+    assert policy.best is not None
+    assert (policy.best.trial, policy.best.metric) == ("t01", 0.2)
+    assert policy.best_lost is None
+
+
+def test_a_script_that_ends_by_itself_has_finished() -> None:
+    policy = scripted(staged((2, 0, 4, 2, 4.0)))
+    begun(policy, "i000", "i001")
+    policy.handle(epoch(12.0, "t00.1", 1, 0.9))
+    policy.handle(events.TrialStopped(12.5, "t00.1", by_itself=True))
+    trial = policy.trials["t00"]
+    assert (trial.status, trial.error, trial.epoch) == ("finished", "", 1)
+    assert policy.best is not None
+    assert policy.best.trial == "t00"
 
 
 def test_a_failed_trial_keeps_its_traceback_others_go_on() -> None:

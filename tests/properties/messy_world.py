@@ -68,7 +68,10 @@ class Fickle:
         return base.Verdict.CUT if whim < 0.33 else base.Go(trial.epoch + 1 + int(3 * whim))
 
     def on_failure(self, view: base.View, trial: TrialProgress) -> None:
-        assert trial.status == "failed"
+        assert trial.status in {"failed", "diverged"}
+
+    def on_finish(self, view: base.View, trial: TrialProgress) -> None:
+        assert trial.status == "finished"
 
     def preempt(self, view: base.View) -> Mapping[TrialId, base.Verdict]:
         verdicts = (base.Verdict.PAUSE, base.Verdict.CUT)

@@ -157,7 +157,6 @@ ELSEWHERE: dict[str, Body] = {
 OURS: dict[str, Body] = {
     "name": Failure("NameError: name 'x' is not defined", ""),
     "relative data": Failure(f"{NO_FILE}'train.csv'", ""),
-    "returned": Done(),
 }
 
 
@@ -172,6 +171,13 @@ def test_what_is_the_same_is_one(bench: Bench, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: OURS[name])
     with pytest.raises(UsageError):
         try_script(experiment(bench))
+
+
+def test_a_script_that_ends_by_itself_passes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "_last_message", lambda *_, **__: Done())
+    tried = try_script(experiment(bench))
+    assert tried.reported
+    assert not tried.reason
 
 
 def test_a_package_missing_here_is_missing_on_local_instances(

@@ -31,6 +31,7 @@ _STYLES = {
     "training": "green",
     "up": "green",
     "failed": "red",
+    "diverged": "red",
     "being lost": "red",
     "cut": "dim",
     "paused": "dim",

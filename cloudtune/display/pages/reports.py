@@ -74,7 +74,8 @@ def _facts(report: Report) -> Iterator[Fact]:
     yield Fact("cost", f"{cost(report.dollars)} (planned {cost(planned.dollars)})")
     if report.job.measuring:
         yield Fact("", f"and {cost(report.job.measuring)} to measure the script before")
-    yield Fact("limits", limits_text(report.job.limits, cost))
+    limits = report.job.limits
+    yield Fact("limits", limits_text(limits.deadline, limits.budget, cost))
     plan = report.job.plan
     rules = f"{plan.allocator} allocator, {plan.fleet_rule} fleet rule"
     yield Fact("strategy", f"{plan.by}, {rules}")

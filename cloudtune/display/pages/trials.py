@@ -18,7 +18,7 @@ from cloudtune.model.trial import better, flat
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.runs.report import Report
 
-_FAILED = "failed"
+_FAILED = "failed or diverged"
 # Positive numbers that span more than this factor are shown on a log scale.
 _LOG = 50.0
 # The place on an axis of configurations without that parameter.
@@ -233,8 +233,8 @@ def configurations(report: Report) -> Figure:
 
 def _best(report: Report, trial: TrialProgress) -> tuple[float] | None:
     best: float | None = None
-    for value in trial.history.values():
-        if math.isfinite(value) and better(report.policy.state.mode, value, best):
+    for value in () if trial.status == "diverged" else trial.history.values():
+        if better(report.policy.state.mode, value, best):
             best = value
     return None if best is None else (best,)
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from cloudtune.engine.record.timeline import Timeline
 from cloudtune.model.text import counted
-from cloudtune.model.trial import Mode, TrialId, better, rank_key
+from cloudtune.model.trial import Mode, TrialId, better, diverged, rank_key
 from cloudtune.model.units import format_seconds
 
 
@@ -82,9 +82,9 @@ class Target:
 def _best(
     mode: Mode, trained: Mapping[TrialId, Mapping[int, float]]
 ) -> tuple[float | None, str, int]:
-    """Return the best epoch of all; ties by trial, then by epoch."""
-    records = [(rank_key(mode, m), t, e, m) for t, own in trained.items() for e, m in own.items()]
-    numbers = [record for record in records if record[0][0] == 0]
+    """Return the best epoch of all trials that didn't diverge; ties by trial, then by epoch."""
+    finite = {t: own for t, own in trained.items() if not any(map(diverged, own.values()))}
+    numbers = [(rank_key(mode, m), t, e, m) for t, own in finite.items() for e, m in own.items()]
     if not numbers:
         return None, "", 0
     _, name, epoch, value = min(numbers)

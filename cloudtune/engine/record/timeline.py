@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 from cloudtune.engine.ledger import Entry
 from cloudtune.model import commands, events
 from cloudtune.model.catalog import Offer, PoolName, pool
-from cloudtune.model.trial import EndReason, Mode, TrialId, Width, better
+from cloudtune.model.trial import EndReason, Mode, TrialId, Width, better, diverged
 
 # The events by which a session ends, and how.
 SessionEnd: TypeAlias = events.TrialStopped | events.TrialFailed | events.TrialLost
@@ -245,12 +245,16 @@ class Timeline:
         return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
 
     def improvements(self, metric: str, mode: Mode) -> list[EpochSpan]:
-        """Return the epochs that were the best so far when they were reported, in order."""
+        """Return the epochs that were the best so far when they were reported, in order.
+
+        Those of trials that diverge later aren't among them.
+        """
         path: list[EpochSpan] = []
         best: float | None = None
-        for epoch in self.epochs:
-            value = epoch.report.metrics.get(metric, math.nan)
-            if epoch.waited and better(mode, value, best):
+        values = [(e, e.report.metrics.get(metric, math.nan)) for e in self.epochs if e.waited]
+        lost = {epoch.trial for epoch, value in values if diverged(value)}
+        for epoch, value in values:
+            if epoch.trial not in lost and better(mode, value, best):
                 best = value
                 path.append(epoch)
         return path

@@ -102,6 +102,9 @@ class PlannedStages:
     def on_failure(self, view: View, trial: TrialProgress) -> None:
         """Do nothing: the stage doesn't wait for failed trials."""
 
+    def on_finish(self, view: View, trial: TrialProgress) -> None:
+        """Do nothing: nor for those that have ended."""
+
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Close the stage if all its trials have reached the rung; return those that stop."""
         itinerary = self.itinerary

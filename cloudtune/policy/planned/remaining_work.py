@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Estimate, Group, Limits, Plan, Rentable, Stage, StagePlan
+from cloudtune.model.plans import Allowance, Estimate, Group, Plan, Rentable, Stage, StagePlan
 from cloudtune.model.progress import OVER
 from cloudtune.model.trial import EndReason, TrialId, Width
 from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
@@ -31,10 +31,10 @@ LATE = 1.25
 _EXACT = ExactPlanner()
 
 
-def limits_left(view: View, reserve: Reserve) -> Limits:
+def allowance_now(view: View, reserve: Reserve) -> Allowance:
     """Return the seconds and dollars, from now on, that a plan for the rest may take."""
-    left = view.limits.less(view.now, view.committed)
-    return reserve.limits(left.less(reserve.seconds))
+    remaining = view.limits.remaining(view.now, view.committed)
+    return reserve.allowance(remaining.after(reserve.seconds))
 
 
 def request_for_rest(
@@ -54,7 +54,7 @@ def request_for_rest(
     return PlanRequest(
         work=work,
         rentables=_rentables_for(view, reserve, trials, barred),
-        limits=limits_left(view, reserve),
+        allowance=allowance_now(view, reserve),
         max_instances=plan.max_instances,
         fleet=_held(view, trials),
         charges=plan.charges,
@@ -337,16 +337,16 @@ class Rest:
             barred=barred,
         )
         wait = self._wait() - self.rounded
-        deadline = request.limits.deadline
-        budget = request.limits.budget
+        deadline = request.allowance.seconds
+        budget = request.allowance.dollars
         if reserve is not None and deadline is not None:
             # Best effort may train until the run winds down, which leaves time for the returns.
             deadline += reserve.seconds * (1 - reserve.share)
-        limits = Limits(
+        allowance = Allowance(
             None if deadline is None else max(0.0, deadline - wait),
             None if budget is None else max(0.0, budget - wait * self._rate),
         )
-        return replace(request, limits=limits, objective=self.itinerary.plan.objective)
+        return replace(request, allowance=allowance, objective=self.itinerary.plan.objective)
 
     def other(self) -> Plan | None:
         """Return the best plan for the rest by what the run has seen; None if none fits."""
@@ -371,13 +371,15 @@ class Rest:
             return None
         began = self.itinerary.stage_began[0] if self.itinerary.stage_began else self.view.now
         seconds = began + wished * (1 + NOISE) - self.view.now
-        return replace(request, limits=in_wished_time(request.limits, seconds))
+        allowed = request.allowance
+        soon = in_wished_time(allowed.seconds, seconds)
+        return replace(request, allowance=replace(allowed, seconds=soon))
 
     def reached(self, going_on: GoingOn) -> float:
         """Return the epoch that the last trial reaches before a limit ends the run."""
-        limits = limits_left(self.view, replace(self.reserve, share=0.0))
-        time = math.inf if limits.deadline is None else limits.deadline - going_on.wait
-        money = math.inf if limits.budget is None else limits.budget
+        allowance = allowance_now(self.view, replace(self.reserve, share=0.0))
+        time = math.inf if allowance.seconds is None else allowance.seconds - going_on.wait
+        money = math.inf if allowance.dollars is None else allowance.dollars
         epoch = float(going_on.plan.stages[0].stage.start_epoch)
         for stage in going_on.plan.stages:
             training = max(stage.seconds - stage.overhead, 1e-9)
@@ -504,7 +506,7 @@ class SeerSchedule:
         except InfeasibleError as error:
             last = self._unreserved(ask(1, left))
             if last is None:
-                return binding(error, limits_left(view, self._reserve))
+                return binding(error, allowance_now(view, self._reserve))
             explored = Explored(1, left, last)
         if explored.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
             explored = Explored(1, left, last)
@@ -517,18 +519,19 @@ class SeerSchedule:
         Everything is returned in its last seconds.
         """
         share = 1 - self._reserve.share
-        deadline = request.limits.deadline
-        budget = request.limits.budget
-        limits = Limits(
+        deadline = request.allowance.seconds
+        budget = request.allowance.dollars
+        allowance = Allowance(
             None if deadline is None else deadline / share + self._reserve.seconds,
             None if budget is None else budget / share,
         )
-        return plan_within(_EXACT, replace(request, limits=limits))
+        return plan_within(_EXACT, replace(request, allowance=allowance))
 
 
-def binding(error: InfeasibleError, limits: Limits) -> EndReason:
+def binding(error: InfeasibleError, allowance: Allowance) -> EndReason:
     """Return which limit leaves no plan, or NO_CAPACITY if nothing could be rented."""
     if error.fastest is None:
         return EndReason.NO_CAPACITY
-    late = limits.deadline is not None and error.fastest.estimate.seconds > limits.deadline
+    seconds = allowance.seconds
+    late = seconds is not None and error.fastest.estimate.seconds > seconds
     return EndReason.DEADLINE if late else EndReason.BUDGET

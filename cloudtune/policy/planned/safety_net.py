@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Allowance
 from cloudtune.model.text import offer_text, stage_text
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.cost_model import price
@@ -237,7 +237,7 @@ class Answers:
             return None
         most = DEARER * cheapest.estimate.dollars
         plans = self._left_of("time", request), cheapest
-        fitting = (plan for plan in plans if plan and request.limits.admit(plan.estimate))
+        fitting = (plan for plan in plans if plan and request.allowance.admit(plan.estimate))
         return next((plan for plan in fitting if plan.estimate.dollars <= most), None)
 
     def _left_of(self, objective: Objective, request: PlanRequest) -> Plan | None:
@@ -257,13 +257,14 @@ class Answers:
 
 def _answers(last: tuple[PlanRequest, Plan], request: PlanRequest) -> bool:
     before, plan = last
-    if not request.limits.admit(plan.estimate) or not _within(request.limits, before.limits):
+    fits = request.allowance.admit(plan.estimate)
+    if not fits or not _within(request.allowance, before.allowance):
         return False
-    return replace(request, limits=before.limits) == before
+    return replace(request, allowance=before.allowance) == before
 
 
-def _within(limits: Limits, wider: Limits) -> bool:
-    pairs = (limits.deadline, wider.deadline), (limits.budget, wider.budget)
+def _within(allowance: Allowance, wider: Allowance) -> bool:
+    pairs = (allowance.seconds, wider.seconds), (allowance.dollars, wider.dollars)
     return all(wide is None or (own is not None and own <= wide) for own, wide in pairs)
 
 
@@ -308,18 +309,18 @@ class SafetyNet:
         """
         request = self._request
         best = self.fallback
-        if best is None or request.limits.deadline is None:
+        if best is None or request.allowance.seconds is None:
             return -math.inf
         most = DEARER * best.estimate.dollars
-        budget = request.limits.budget
+        budget = request.allowance.dollars
         if budget is not None:
             most = min(most, budget - self.dollars)
-        limits = Limits(request.limits.deadline, max(0.0, most))
+        allowance = Allowance(request.allowance.seconds, max(0.0, most))
         # The cheapest plan uses up the time it is given, so take the slack of a faster one.
-        fastest = self._answers.within(replace(request, limits=limits, objective="time"))
+        fastest = self._answers.within(replace(request, allowance=allowance, objective="time"))
         if fastest is None:
             return -math.inf
-        return request.limits.deadline - fastest.estimate.seconds - self._late
+        return request.allowance.seconds - fastest.estimate.seconds - self._late
 
     def spares(self, seconds: float) -> bool:
         """Whether there is that much slack, with as little search as possible."""
@@ -345,8 +346,8 @@ class SafetyNet:
 
     def _left_by(self, plan: Plan | None) -> float:
         """Return the slack that an on-demand plan leaves; -inf without one."""
-        deadline = self._request.limits.deadline
-        budget = self._request.limits.budget
+        deadline = self._request.allowance.seconds
+        budget = self._request.allowance.dollars
         if plan is None or deadline is None:
             return -math.inf
         if budget is not None and plan.estimate.dollars > budget - self.dollars:
@@ -380,10 +381,10 @@ class SafetyNet:
         )
         rentables = tuple(r for r in request.rentables if r.offer.market != "spot")
         fleet = tuple(live for live in request.fleet if live.offer.market != "spot")
-        limits = request.limits
-        if limits.deadline is not None:
-            limits = replace(limits, deadline=limits.deadline + rest.rounded)
-        return replace(request, rentables=rentables, fleet=fleet, limits=limits)
+        allowance = request.allowance
+        if allowance.seconds is not None:
+            allowance = replace(allowance, seconds=allowance.seconds + rest.rounded)
+        return replace(request, rentables=rentables, fleet=fleet, allowance=allowance)
 
     @cached_property
     def _late(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from cloudtune.model.plans import Limits, Plan, Stage
+from cloudtune.model.plans import Allowance, Plan, Stage
 from cloudtune.model.progress import OVER
 from cloudtune.model.text import counted, stage_text
 from cloudtune.model.trial import Trial, TrialId
@@ -153,7 +153,7 @@ class Newcomers:
             view, itinerary, self.reserve, work=work, trials=(), barred=view.barred
         )
         if PLANNED[self.name].in_time:
-            request = replace(request, limits=Limits(request.limits.deadline, None))
+            request = replace(request, allowance=Allowance(request.allowance.seconds, None))
         planner = PLANNERS.get(itinerary.plan.planner, PLANNERS["exact"])
         objective = itinerary.plan.objective
         return in_time_or_fastest(planner, replace(request, objective=objective))

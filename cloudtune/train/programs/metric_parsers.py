@@ -1,22 +1,37 @@
 """The reports of a command that calls no cloudtune function: lines that it writes or prints."""
 
+import itertools
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cloudtune.errors import UsageError
+from cloudtune.script.printed_lines import LinePattern
+from cloudtune.script.printed_numbers import clean, number_of
+from cloudtune.train.programs.output_lines import Lines
 
-_EPOCH_IN_TEXT: Final = re.compile(r"\bepochs?\b[^\w\n]{0,8}(\d+)", re.IGNORECASE)
+# A whole number after the word: not 10% of them, and not half of one.
+_EPOCH_IN_TEXT: Final = re.compile(
+    r"\bepochs?\b[^\w\n]{0,8}(\d+)(?:\.0+)?(?!\d|\.\d|\s*%)", re.IGNORECASE
+)
+# Each line with an epoch number has one of them.
+_EPOCH_NEEDLES: Final = (b"poch", b"POCH")
+# A counter such as 3/10, and the percent of a bar without one.
+_COUNTER: Final = re.compile(r"(?<![\w./])(\d+)\s*/\s*(\d+)(?![\w/]|\.\d)")
+_PERCENT: Final = re.compile(r"(?<![\w.])(\d{1,3})%")
+# What progress bars are drawn with: tqdm's, Keras', rich's.
+_BAR: Final = re.compile(r"\|[█▉▊▋▌▍▎▏#\d ]*\||\[=*>?\.*\]|[━╸╺─█▒░]{3}")
 # After this many of the script's own epoch numbers without a report, there will be none.
 _SILENT_EPOCHS: Final = 2
 # The shortest epoch: numbers that come faster are a table, such as a schedule.
 _EPOCH_SECONDS: Final = 1.0
 # Maximum length of a line quoted in an error message: two lines of a terminal.
 _EXAMPLE_LETTERS: Final = 160
+# A line that is longer and has no end yet is no report.
+_LONG: Final = 1 << 16
 _EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
 
 
@@ -27,52 +42,38 @@ class Reading(NamedTuple):
     epoch: int | None
 
 
-class Lines:
-    """The complete lines added to a file from now on; it may not exist yet."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._rest = b""
-        self._at = path.stat().st_size if path.exists() else 0
-
-    def more(self, *, ended: bool = False) -> list[str]:
-        """Return the new lines; when the command has `ended`, with an incomplete last one."""
-        try:
-            with self._path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._at:  # the script has truncated it
-                    self._at = 0
-                    self._rest = b""
-                file.seek(self._at)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        self._at += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if ended and self._rest:
-            lines = [*lines, self._rest]
-            self._rest = b""
-        return [line.decode(errors="replace") for line in lines]
-
-
 class Readings:
     """The metrics of each line that is a report; `seen` are names in other lines.
 
     The epoch number is a field of the JSON line, such as "epoch", or the last "epoch 3" or
-    "Epoch: [3]" printed since the previous report.
+    "Epoch: [3]" printed since the previous report. Of a line that is rewritten, such as a progress
+    bar, the last state counts: a bar whose steps are the `last` epochs (or steps) has a last state
+    in each of them.
     """
 
-    def __init__(self, lines: Lines, where: str, metric: str, pattern: str | None) -> None:
-        self._lines = lines
+    def __init__(
+        self, path: Path, where: str, metric: str, pattern: str | None, last: int = 0
+    ) -> None:
         self._where = where
         self._metric = metric
-        self._pattern = None if pattern is None else re.compile(pattern)
+        self._pattern = None if pattern is None else LinePattern(pattern)
+        self._last = last
+        needle = b"" if self._pattern is None else self._pattern.needle
+        self._lines = Lines(path, (needle, *_EPOCH_NEEDLES) if needle else ())
         self.seen: set[str] = set()
-        self.example = ""  # a line that isn't a report, with the metric's name if there is one
+        self._example = ""
+        self._state: _State | None = None  # a report that may still be rewritten
+        self._unfinished = ""
         self._epoch: int | None = None
         self._reported = False
         self._number: int | None = None
         self._number_at = 0.0
         self._passed = 0
+
+    @property
+    def example(self) -> str:
+        """A line that isn't a report, with the metric's name if there is one."""
+        return self._example or self._lines.last.strip()[:_EXAMPLE_LETTERS]
 
     @property
     def hopeless(self) -> bool:
@@ -90,52 +91,166 @@ class Readings:
             UsageError: a line of the file isn't a JSON object.
         """
         for line in self._lines.more(ended=ended):
-            numbers = self._numbers(line)
-            if self._pattern is not None and (match := _EPOCH_IN_TEXT.search(line)):
-                self._epoch = number = int(match[1])
-                if number != self._number:
-                    now = time.monotonic()
-                    goes_on = self._number is not None and number == self._number + 1
-                    self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
-                    self._number = number
-                    self._number_at = now
-            if self._metric in numbers:
-                self._reported = True
-                yield Reading(numbers, self._epoch if self._pattern else epoch_of(numbers))
-                self._epoch = None
-            else:
-                self.seen |= set(numbers)
-                if line.strip() and (self._metric in line or self._metric not in self.example):
-                    self.example = line.strip()[:_EXAMPLE_LETTERS]
+            if line.after_newline:
+                yield from self._settle(rewritten=False)
+            yield from self._of_line(line.text)
+        yield from self._of_unfinished()
+        if ended:
+            yield from self._settle(rewritten=True)
+
+    def _of_unfinished(self) -> Iterator[Reading]:
+        """Yield the reports in a line that has no end yet, all but its last.
+
+        A script may print all of its epochs into one line.
+        """
+        line = self._lines.unfinished
+        if self._pattern is None or line == self._unfinished or len(line) > _LONG:
+            return
+        *pieces, self._unfinished = self._pieces(line)
+        for piece in pieces:
+            self._lines.take(piece)
+            yield from self._of_piece(piece)
+            yield from self._settle(rewritten=True)
+
+    def _of_line(self, line: str) -> Iterator[Reading]:
+        if self._pattern is None:
+            numbers = self._fields(line) if line.strip() else {}
+            yield from self._note(line, numbers, epoch_of(numbers))
+            yield from self._settle(rewritten=True)
+            return
+        for piece in self._pieces(line):
+            yield from self._of_piece(piece)
+
+    def _pieces(self, line: str) -> list[str]:
+        """Return the parts of a line: one for each epoch, if several reports are in it."""
+        if line.lower().count("epoch") < 2:
+            return [line]
+        marks = list(_EPOCH_IN_TEXT.finditer(line))
+        starts = [0]
+        for before, mark in itertools.pairwise(marks):
+            follows = int(mark[1]) == int(before[1]) + 1
+            if follows and self._metric in self._numbers(line[starts[-1] : mark.start()]):
+                starts.append(mark.start())
+        return [line[start:end] for start, end in itertools.pairwise([*starts, len(line)])]
+
+    def _of_piece(self, line: str) -> Iterator[Reading]:
+        """Take in a line, or a part of one, that a pattern may match."""
+        line = clean(line)
+        mark = _EPOCH_IN_TEXT.search(line)
+        if mark is not None:
+            self._epoch = int(mark[1])
+            self._pass(self._epoch)
+        numbers = self._numbers(line)
+        own = epoch_of(numbers)
+        yield from self._note(line, numbers, self._epoch if own is None else own)
+
+    def _note(self, line: str, numbers: dict[str, float], epoch: int | None) -> Iterator[Reading]:
+        """Take in the numbers of a line; yield the report before it, if that is over now."""
+        if self._metric not in numbers:
+            self.seen |= set(numbers)
+            if line.strip() and (self._metric in line or self._metric not in self._example):
+                self._example = line.strip()[:_EXAMPLE_LETTERS]
+            return
+        self._reported = True
+        state = _State(numbers, epoch, *_counters(line))
+        if self._state is not None:
+            if not state.rewrites(self._state, self._last):
+                yield from self._settle(rewritten=True)
+            elif epoch is None:
+                state = state._replace(epoch=self._state.epoch)
+        self._state = state
+        self._epoch = None
+
+    def _settle(self, *, rewritten: bool) -> Iterator[Reading]:
+        """Yield the last report, unless it is a bar that goes on after a newline.
+
+        Libraries write a newline between states of a bar where the output is no terminal.
+        """
+        if self._state is not None and (rewritten or not self._state.goes_on):
+            yield Reading(self._state.metrics, self._state.epoch)
+            self._state = None
+
+    def _pass(self, number: int) -> None:
+        """Record an epoch number of the script's own."""
+        if number == self._number:
+            return
+        now = time.monotonic()
+        goes_on = self._number is not None and number == self._number + 1
+        self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
+        self._number = number
+        self._number_at = now
 
     def _numbers(self, line: str) -> dict[str, float]:
-        if self._pattern is not None:
-            match = self._pattern.search(line)
-            return {} if match is None else _read(match.groupdict())
-        if not line.strip():
-            return {}
+        """Return the numbers of the first match that has the metric, or of the first."""
+        assert self._pattern is not None
+        first: dict[str, float] = {}
+        for values in self._pattern.values(line):
+            numbers = {name: it for name, it in values.items() if isinstance(it, float)}
+            if self._metric in numbers:
+                return numbers
+            first = first or numbers
+        return first
+
+    def _fields(self, line: str) -> dict[str, float]:
+        """Return the numeric fields of a JSON object; the rest is for people."""
         try:
             value = json.loads(line)
         except ValueError:
             value = None
         if not isinstance(value, dict):
             raise UsageError(f"{self._where} has a line that is no JSON object: {line[:80]!r}")
-        return _read(value)
+        numbers: dict[str, float] = {}
+        for name, field in value.items():
+            number = number_of(field) if isinstance(field, str) else field
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                numbers[name] = float(number)
+        return numbers
+
+
+class _State(NamedTuple):
+    """A report as its line stands now, with the line's `counters`, such as 3 of 10.
+
+    `bar` is whether the line is a library's progress bar.
+    """
+
+    metrics: dict[str, float]
+    epoch: int | None
+    counters: tuple[tuple[int, int], ...]
+    bar: bool
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is a progress bar that isn't full."""
+        return self.bar and any(count < total for count, total in self.counters)
+
+    def rewrites(self, before: "_State", last: int) -> bool:
+        """Whether it is a later state of the same line: no counter has begun again.
+
+        Where no line names an epoch, a counter of `last` counts them: its next is another report.
+        """
+        if None not in (self.epoch, before.epoch) and self.epoch != before.epoch:
+            return False
+        if before.goes_on and not self.counters:
+            return False
+        counts = {total: count for count, total in before.counters}
+        ahead = [
+            (total, count - counts[total]) for count, total in self.counters if total in counts
+        ]
+        if any(more < 0 for _, more in ahead):
+            return False
+        counts_epochs = before.epoch is None and self.epoch is None
+        return not counts_epochs or all(total != last or more == 0 for total, more in ahead)
+
+
+def _counters(line: str) -> tuple[tuple[tuple[int, int], ...], bool]:
+    """Return the counters of a line, and whether it is a library's progress bar."""
+    counters = tuple((int(it[1]), int(it[2])) for it in _COUNTER.finditer(line))
+    if not counters:
+        counters = tuple((int(it[1]), 100) for it in _PERCENT.finditer(line))
+    return counters, bool(counters) and _BAR.search(line) is not None
 
 
 def epoch_of(numbers: Mapping[str, float]) -> int | None:
     """Return the script's own epoch number among its metrics; None if there is none."""
     value = next((numbers[key] for key in _EPOCH_KEYS if key in numbers), None)
     return int(value) if value is not None and value == int(value) else None
-
-
-def _read(fields: dict[str, Any]) -> dict[str, float]:
-    """Return the numeric fields; the rest is for people."""
-    numbers = {}
-    for name, value in fields.items():
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            try:
-                numbers[name] = float(str(value).replace(",", ""))
-            except ValueError:
-                continue
-    return numbers

@@ -37,7 +37,7 @@ from cloudtune.train.checkpoint import (
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
-from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings, epoch_of
+from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.progress_cursor import Progress
@@ -124,7 +124,7 @@ class CommandRun:
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._granted = 0
-        self._epoch = 0
+        self._epoch = post.place.get("start_epoch", 0)
         self._compared = post.met and self._workers > 1
         self._met = False
         self._restored: str | None = None
@@ -273,8 +273,9 @@ class CommandRun:
             raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 interprets it
-        elif self._epoch < self._place["max_epoch"]:
-            raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {self._ended_early()}")
+        elif self._epoch == 0:
+            why = f"ended without a report; {self._no_report()}"
+            raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {why}")
 
     def _missing_hint(self, error: str) -> str:
         """Return a hint on a file that may be missing because .gitignore names it, or ""."""
@@ -282,17 +283,6 @@ class CommandRun:
         if missing is None or not (self._post.code / ".gitignore").exists():
             return ""
         return f"; what .gitignore names isn't copied to trials: write !{missing[1]} into it"
-
-    def _ended_early(self) -> str:
-        progress = self._post.progress
-        unit = progress.unit
-        if self._epoch == 0:
-            return f"ended without a report; {self._no_report()}"
-        return (
-            f"ended after {unit} {self._epoch * progress.every:,} of "
-            f"{self._place['max_epoch'] * progress.every:,}; let it train as long as the "
-            f"experiment says: {{{unit}s}}"
-        )
 
     def _example(self) -> str:
         return ""
@@ -554,10 +544,9 @@ class ReadRun(CommandRun):
         program = self._program
         log = self._post.log
         self._printed = self.folder / program.file if program.file else log
-        lines = Lines(self._printed)
         where = program.file or "its output"
         metric = self._place["metric_name"]
-        self._readings = Readings(lines, where, metric, program.printed)
+        self._readings = Readings(self._printed, where, metric, program.printed, program.until)
         with self._session.activate():
             if program.folder is not None:
                 self._changes = Changes(self.folder / program.folder)

@@ -23,7 +23,7 @@ from cloudtune.model.commands import (
     StartTrial,
     StopTrial,
 )
-from cloudtune.model.plans import Charges, Limits, Rentable, Stage
+from cloudtune.model.plans import Allowance, Charges, Limits, Rentable, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
@@ -367,7 +367,7 @@ def bill_4(g4dn: Offer, p3: Offer) -> Sequence[Entry]:
         Rentable(item, profile({1.0: seconds}, name=item.instance_type.name, **delays), 20)
         for item, seconds in ((g4dn, 60.0), (p3, 40.0))
     )
-    request = PlanRequest((Stage(12, 0, 5),), rentables, Limits(), 20)
+    request = PlanRequest((Stage(12, 0, 5),), rentables, Allowance(), 20)
     plan = price(request, [(group(g4dn, 2, 1, 8), group(p3, 1, 1, 4))], "by hand")
     world, kept = SimWorld(rentables, "score", synthetic_metric("max", 0)), MemoryLedger()
     run(scripted(plan), world, kept)

@@ -10,7 +10,8 @@ from cloudtune.model.events import RunStarted, TrialStopped
 from cloudtune.model.trial import Mode
 from tests.builders import epoch
 
-CURVES = {"a": [0.1, 0.7, 0.2], "b": [0.5], "c": [0.1, 0.2, 0.3, 0.4, 0.5, float("nan")]}
+# The last one is the best of all and the worst, until it diverges.
+CURVES = {"a": [0.1, 0.7, 0.2], "b": [0.5], "c": [0.07, 0.705, 0.3, 0.4, 0.5, float("nan")]}
 
 
 def entries(curves: dict[str, list[float]]) -> list[Entry]:

@@ -350,10 +350,15 @@ def test_the_cause_is_what_came_first_and_not_of_another(
     assert cause(ends) == expected
 
 
-def test_a_function_that_returns_early_has_failed() -> None:
-    end = cause([messages.Done()])
-    assert isinstance(end, messages.Failure)
-    assert "returned before its last epoch" in end.error
+def test_a_function_that_returns_early_has_finished() -> None:
+    played = Played()
+    played.hear("i-2", 2, messages.Done())
+    assert not played.stopped, "rank 0 may have a report left"
+    assert played.hear("i-1", 0, messages.Epoch(SAVED))
+    played.hear("i-1", 0, messages.Done())
+    assert played.stopped == {"i-1", "i-2"}
+    played.hear("i-1", 0, messages.Gone())
+    assert played.hear("i-2", 2, messages.Gone()) == [TrialStopped(0.0, "t00.1", by_itself=True)]
 
 
 def test_too_little_memory_is_reported() -> None:

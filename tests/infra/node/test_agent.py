@@ -156,6 +156,7 @@ def test_a_rank_in_trouble_ends_its_session(node: Node, trouble: str, expected: 
     node.agent.start(part_of(f"{trouble}.1", 2.0, until=9, trouble=trouble, rank=1))
     ends = [body for body in node.hear(f"{trouble}.1") if isinstance(body, Failure | Lost)]
     end = cause(ends)
+    assert isinstance(end, Failure | Lost)
     assert expected in (end.error if isinstance(end, Failure) else end.reason)
     assert all(not psutil.pid_exists(node.pid(f"{trouble}.1", rank)) for rank in (0, 1))
 

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Allowance, Rentable
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.strategies.successive_halving import SuccessiveHalving
@@ -21,9 +21,9 @@ def test_options_that_the_first_round_leaves_out_are_tried_later() -> None:
         curve = {width: dice.uniform(5, 50) for width in (0.5, 1.0, 2.0, 4.0, 8.0)}
         rentables.append(Rentable(rented, profile(curve, name=name), 32))
     work = SuccessiveHalving(dice.choice([16, 27, 64]), 1, dice.choice([9, 27]), 3, "max").stages()
-    request = PlanRequest(work, tuple(rentables), Limits(), 32)
+    request = PlanRequest(work, tuple(rentables), Allowance(), 32)
     cheapest = ExactPlanner().plan(request).estimate.seconds
     fastest = ExactPlanner().plan(replace(request, objective="time")).estimate.seconds
     deadline = fastest + dice.uniform(0.1, 0.9) * (cheapest - fastest)
-    plan = ExactPlanner().plan(replace(request, limits=Limits(deadline, None)))
+    plan = ExactPlanner().plan(replace(request, allowance=Allowance(deadline, None)))
     assert plan.estimate.dollars < 9.39

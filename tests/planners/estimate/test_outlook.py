@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import SpotBehaviour
-from cloudtune.model.plans import Charges, Group, Limits, Plan, Rentable, Stage
+from cloudtune.model.plans import Allowance, Charges, Group, Limits, Plan, Rentable, Stage
 from cloudtune.planners.arrays import Floats
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -53,7 +53,7 @@ EPOCH = {0.5: 15.0, 1.0: 8.0, 2.0: 4.0, 4.0: 2.0, 8.0: 1.5}
 
 def job(work: Sequence[tuple[int, int, int]], *rentables: Rentable, **but: object) -> PlanRequest:
     stages = tuple(Stage(*stage) for stage in work)
-    return replace(PlanRequest(stages, rentables, Limits(), 64), **but)  # type: ignore[arg-type]
+    return replace(PlanRequest(stages, rentables, Allowance(), 64), **but)  # type: ignore[arg-type]
 
 
 def varied(asked: PlanRequest, *, sd: float = 0.0, error: float = 0.0) -> PlanRequest:
@@ -218,8 +218,8 @@ def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]
     assert (free.samples, free.seed) == (1000, 5)
     assert free.seconds.mean == draws.seconds.mean()
     assert free.dollars.p50 == np.sort(draws.dollars)[499]
-    limits = Limits(deadline=free.seconds.p95, budget=free.dollars.p50)
-    bound = outlook(replace(asked, limits=limits), plan, seed=5)
+    allowance = Allowance(free.seconds.p95, free.dollars.p50)
+    bound = outlook(replace(asked, allowance=allowance), plan, seed=5)
     assert (bound.in_time, bound.in_money) == (0.95, 0.5)
     kept = (draws.seconds <= free.seconds.p95) & (draws.dollars <= free.dollars.p50)
     assert bound.within == kept.mean()
@@ -283,8 +283,8 @@ def test_a_confidence_is_a_probability() -> None:
 def test_a_run_that_a_limit_ends_takes_no_more() -> None:
     asked = varied(job([(8, 0, 2), (2, 2, 20)], rented()), error=0.5)
     plan = ExactPlanner().plan(asked)
-    limits = Limits(plan.estimate.seconds, plan.estimate.dollars)
-    result = outlook(replace(asked, limits=limits), plan, reacts=True)
+    allowance = Allowance(plan.estimate.seconds, plan.estimate.dollars)
+    result = outlook(replace(asked, allowance=allowance), plan, reacts=True)
     assert present(result.within) < 0.9, "in the others not all was trained"
     release = asked.rentables[0].profile.release.high
     assert result.seconds.p95 <= plan.estimate.seconds + release + 1e-6

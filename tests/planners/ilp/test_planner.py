@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cloudtune.errors import UsageError
 from cloudtune.model.catalog import InstanceType, Offer
-from cloudtune.model.plans import Charges, Limits, Objective, Plan, Rentable, Stage
+from cloudtune.model.plans import Allowance, Charges, Limits, Objective, Plan, Rentable, Stage
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError, Live, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -87,7 +87,7 @@ def requests(draw: st.DrawFn, *, stages: int = 3, mix: int = 1) -> PlanRequest:
     return PlanRequest(
         tuple(work),
         tuple(offers),
-        Limits(),
+        Allowance(),
         max_instances=draw(st.integers(1, 3)),
         fleet=tuple(fleet),
         charges=draw(st.sampled_from([Charges(), Charges(0.05, 0.001)])),
@@ -113,7 +113,7 @@ def check(request: PlanRequest, plan: Plan | None, wanted: Priced | None) -> Non
     if plan is None or wanted is None:
         return
     assert (plan.planner, plan.gap, plan.status) == ("ilp", 0.0, "optimal")
-    assert request.limits.admit(plan.estimate)
+    assert request.allowance.admit(plan.estimate)
     mine = key(request.objective, plan.estimate.seconds, plan.estimate.dollars)
     theirs = key(request.objective, wanted.seconds, wanted.dollars)
     assert mine[0] == pytest.approx(theirs[0], rel=1e-7, abs=1e-9)
@@ -127,7 +127,9 @@ def few(request: PlanRequest, mix: int = 1, most: int = 4000) -> list[Priced]:
     return plans
 
 
-def limited(request: PlanRequest, plans: list[Priced], in_time: float, in_money: float) -> Limits:
+def limited(
+    request: PlanRequest, plans: list[Priced], in_time: float, in_money: float
+) -> Allowance:
     """Return limits so far between the least and the most that any plan takes; 1 for none.
 
     A little more than what a plan takes: two books of one plan differ by the last bit.
@@ -136,7 +138,7 @@ def limited(request: PlanRequest, plans: list[Priced], in_time: float, in_money:
     def at(share: float, values: list[float]) -> float | None:
         return None if share == 1 else sorted(values)[round(share * (len(values) - 1))] + 1e-7
 
-    return Limits(
+    return Allowance(
         at(in_time, [plan.seconds for plan in plans]),
         at(in_money, [plan.dollars for plan in plans]),
     )
@@ -148,16 +150,16 @@ SHARE = st.one_of(st.floats(0.0, 0.3), st.just(1.0))
 @given(requests(), SHARE, SHARE)
 @settings(max_examples=15, deadline=None)
 def test_it_is_as_good_as_the_best(request: PlanRequest, in_time: float, in_money: float) -> None:
-    limits = limited(request, few(request), in_time, in_money)
-    tight = replace(request, limits=limits)
+    allowance = limited(request, few(request), in_time, in_money)
+    tight = replace(request, allowance=allowance)
     check(tight, found(tight), best(tight))
 
 
 @given(requests(stages=2, mix=2), SHARE, SHARE)
 @settings(max_examples=10, deadline=None)
 def test_it_is_with_two_offers_too(request: PlanRequest, in_time: float, in_money: float) -> None:
-    limits = limited(request, few(request, mix=2), in_time, in_money)
-    tight = replace(request, limits=limits)
+    allowance = limited(request, few(request, mix=2), in_time, in_money)
+    tight = replace(request, allowance=allowance)
     check(tight, found(tight), best(tight, mix=2))
 
 
@@ -170,10 +172,10 @@ def test_both_books_say_the_same(request: PlanRequest, data: st.DataObject) -> N
 
 
 def job(
-    *, stages: int = 4, limits: Limits | None = None, minimum: float = 60.0, most: int = 4
+    *, stages: int = 4, allowance: Allowance | None = None, minimum: float = 60.0, most: int = 4
 ) -> PlanRequest:
     one = rentable(CURVE, most=most, minimum=minimum)
-    return PlanRequest(halving(2**stages, stages), (one,), limits or Limits(), most)
+    return PlanRequest(halving(2**stages, stages), (one,), allowance or Allowance(), most)
 
 
 def test_a_problem_too_big_is_refused_before_it_is_built() -> None:
@@ -184,9 +186,9 @@ def test_a_problem_too_big_is_refused_before_it_is_built() -> None:
 def young() -> PlanRequest:
     """Return a job in a hurry, in which some instances live for less than they are billed for."""
     work = (Stage(8, 0, 1), Stage(4, 1, 2), Stage(2, 2, 4))
-    request = PlanRequest(work, (rentable(CURVE, most=3),), Limits(), 3)
+    request = PlanRequest(work, (rentable(CURVE, most=3),), Allowance(), 3)
     deadline = 0.9 * IlpPlanner().plan(request).estimate.seconds
-    return replace(request, limits=Limits(deadline))
+    return replace(request, allowance=Allowance(deadline))
 
 
 def test_a_search_cut_short_says_how_far_off() -> None:

@@ -10,7 +10,7 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.model import events
 from cloudtune.model.commands import Command, Launch, StartTrial
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Allowance, Limits, Rentable
 from cloudtune.model.trial import EndReason, Trial
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -39,7 +39,8 @@ def resolving(*offers: Any, limits: Limits = NO_LIMITS, zones: Sequence[str] = (
     """Return a policy for nine trials, 1 to 9 epochs, on the best plan with the first offer."""
     strategy = SuccessiveHalving(9, 1, 9, 3, "max")
     known = rentables(*offers)
-    plan = ExactPlanner().plan(PlanRequest(strategy.stages(), known[:1], limits, 4))
+    allowance = Allowance(limits.deadline, limits.budget)
+    plan = ExactPlanner().plan(PlanRequest(strategy.stages(), known[:1], allowance, 4))
     return by_plan(
         plan,
         strategy,

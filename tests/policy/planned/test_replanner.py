@@ -8,7 +8,7 @@ import pytest
 from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import Launch, PlanAnew
 from cloudtune.model.events import LaunchFailed
-from cloudtune.model.plans import Estimate, Limits, Rentable
+from cloudtune.model.plans import Allowance, Estimate, Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.runs.report import build, to_json
@@ -71,7 +71,7 @@ def test_no_trial_is_dropped_for_an_almost_finished_round(seed: int) -> None:
     played = play(job.but(limits=limits, real=(Rentable(job.offer, real, 1),)))
     trained = [max(trial.history, default=0) for trial in played.policy.trials.values()]
     assert (len(trained), sum(trained)) == (16, 27)
-    assert limits.admit(Estimate(*played.bill()))
+    assert Allowance(limits.deadline, limits.budget).admit(Estimate(*played.bill()))
 
 
 @pytest.mark.parametrize("times", [1.15, 1.2, 1.3])

@@ -8,7 +8,7 @@ import pytest
 
 from cloudtune.engine.resume import replayed
 from cloudtune.model.commands import Command, Launch, Release, SetTimer
-from cloudtune.model.plans import Limits, Stage
+from cloudtune.model.plans import Allowance, Stage
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -40,7 +40,7 @@ def rest_of(deadline: float) -> PlanRequest:
     stages = (Stage(trials=2, start_epoch=0, end_epoch=24),)
     offers = (rentable(DEAR, 2),)
     return PlanRequest(
-        work=stages, rentables=offers, limits=Limits(deadline, 60.0), max_instances=2
+        work=stages, rentables=offers, allowance=Allowance(deadline, 60.0), max_instances=2
     )
 
 

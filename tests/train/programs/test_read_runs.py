@@ -17,7 +17,7 @@ from cloudtune.model.events import EpochReport
 from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
 from cloudtune.train.programs import running
-from cloudtune.train.programs.metric_parsers import Lines, Reading, Readings
+from cloudtune.train.programs.metric_parsers import Reading, Readings
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import torn
@@ -198,7 +198,7 @@ def test_epochs_of_a_script_that_starts_over_are_early(tmp_path: Path, kind: str
 
 def test_a_number_that_stands_still_counts_no_epochs(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    readings = Readings(Lines(path), "its output", "value", PRINTED)
+    readings = Readings(path, "its output", "value", PRINTED)
     path.write_text("Epoch 1 of it\nvalue=5\n")
     assert list(readings.more()) == [Reading({"value": 5.0}, 1)]
     numbers = EpochNumbers(Progress())
