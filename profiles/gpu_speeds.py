@@ -20,7 +20,8 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cached_property
+from itertools import combinations, pairwise
 from statistics import fmean, pstdev
 
 import numpy as np
@@ -28,6 +29,7 @@ import numpy as np
 from cloudtune.profiles.csv_table import rows
 
 _BISECTIONS = 40
+_SWEEPS = 200
 # More than any two sources have differed by.
 _MAX_BETWEEN = 2.0
 # A GPU that fewer programs have compared is also compared by specification.
@@ -151,10 +153,39 @@ class GpuSpeeds:
             over + "; ".join(dict.fromkeys(step.source for step in steps)),
         )
 
+    @cached_property
+    def own_errors(self) -> Mapping[str, float]:
+        """How far the speed of each GPU may be off on its own, as a deviation of the logarithm.
+
+        The variance of a pair's ratio is about the sum of those of its two GPUs, by least squares
+        of relative errors. So two GPUs that are each compared closely with a third are close, too.
+        """
+        gpus = list(self.logs)
+        pairs = list(combinations(range(len(gpus)), 2))
+        variances = [_spread_between(self, gpus[one], gpus[two]) ** 2 for one, two in pairs]
+        matrix = np.zeros((len(gpus), len(gpus)))
+        right = np.zeros(len(gpus))
+        for (one, two), variance in zip(pairs, variances, strict=True):
+            places = [one, two]
+            matrix[np.ix_(places, places)] += 1 / variance**2
+            right[places] += 1 / variance
+        solved = np.zeros(len(gpus))
+        for place in list(range(len(gpus))) * _SWEEPS:  # no variance is below 0
+            others = matrix[place] @ solved - matrix[place, place] * solved[place]
+            solved[place] = max(0.0, (right[place] - others) / matrix[place, place])
+        return dict(zip(gpus, np.sqrt(solved).tolist(), strict=True))
+
     @property
     def spread_of_all(self) -> float:
         """How far the speeds of all GPUs differ, as a standard deviation of the logarithm."""
         return pstdev(self.logs.values())
+
+
+def _spread_between(speeds: GpuSpeeds, slow: str, fast: str) -> float:
+    """Return how far the ratio of two known GPUs may be off."""
+    ratio = speeds.between(slow, fast)
+    assert ratio is not None, f"{slow} and {fast} are both in the table"
+    return ratio.spread
 
 
 def published_comparisons() -> list[Comparison]:

@@ -37,7 +37,8 @@ def prior_profile(
     on all machines together, as a standard deviation of the logarithm. `delays` replace those that
     are assumed, by the names of `DELAYS`. `script_hash` is empty.
 
-    A GPU that no table has counts as the reference, and may be any of the table.
+    Its `gpu_error` is the GPU's own. A GPU that no table has counts as the reference, and may be
+    any of the table.
 
     Raises:
         ValueError: the type doesn't have a whole GPU, or the epoch takes no time.
@@ -48,6 +49,9 @@ def prior_profile(
     if ratio is None:
         spread = ratios.gpu_speeds().spread_of_all
         ratio = Ratio(1.0, spread, 0, "", f"no table has a {machine.gpu}, so it may be any GPU")
+        own = spread
+    else:
+        own = ratios.gpu_speeds().own_errors[machine.gpu.lower()]
     one = Measurement(epoch_seconds / ratio.ratio, n=0)
     known: dict[str, Any] = {**_delays(), **(delays or {})}
     faster = f"{machine.gpu} {ratio.ratio:.2f} times as fast as {REFERENCE}"
@@ -60,7 +64,7 @@ def prior_profile(
         measured_at="",
         source=f"{faster} ±{ratio.spread:.0%} ({ratio.source}); assumed: {seconds}",
         error=error,
-        gpu_error=ratio.spread,
+        gpu_error=own,
         provenance=Provenance(
             ASSUMED,
             why=(

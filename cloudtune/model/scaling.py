@@ -203,6 +203,11 @@ class ScalingProfile:
         return "" if self.provenance.on in {"", self.instance_type} else self.provenance.on
 
     @property
+    def is_prior(self) -> bool:
+        """Whether its seconds follow from another GPU's, or were assumed for a new script."""
+        return self.gpu_error > 0 or self.provenance.origin == ASSUMED
+
+    @property
     def speed_error(self) -> float:
         """How wrong its epochs may be, whatever the reason, as a relative standard deviation."""
         return math.hypot(self.error, self.gpu_error)

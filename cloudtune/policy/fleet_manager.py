@@ -144,7 +144,7 @@ class FleetKeeper:
         wanted = self.rule.target(state, needed)
         self._target = {offer: count for offer, count in wanted.items() if count > 0}
         self._beyond_limits = False
-        self._asks_at = math.inf
+        self._asks_at = self.rule.grows_at(state)
         if self._target.items() == state.held.items() and not state.fleet.returning():
             return []
         target = Counter(self._target)
@@ -158,7 +158,7 @@ class FleetKeeper:
         if self._given_up():
             return commands
         asked_at = {offer: self._hysteresis.asks_at(offer) for offer in missing}
-        self._asks_at = min(filter(None, asked_at.values()), default=math.inf)
+        self._asks_at = min([self._asks_at, *filter(None, asked_at.values())])
         askable = Counter(
             {o: n for o, n in missing.items() if not asked_at[o] and self._may_ask(o)}
         )

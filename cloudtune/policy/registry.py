@@ -25,6 +25,7 @@ from cloudtune.strategies.allocators.seer import SeerAllocator
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
 from cloudtune.strategies.bohb import Bohb, SyncBohb
+from cloudtune.strategies.choice import Offers
 from cloudtune.strategies.fleets import (
     BackToSpot,
     ConstantFleet,
@@ -36,7 +37,7 @@ from cloudtune.strategies.grid import GridSearch, Sequential
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.hypersched import HyperSched
 from cloudtune.strategies.median import MedianStopping
-from cloudtune.strategies.offers import Offers, means_within
+from cloudtune.strategies.offers import means_within
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import rung_epochs
@@ -275,7 +276,7 @@ def fleet_rule(context: BuildContext, name: str) -> FleetRule:
 def _back_to_spot(offers: Offers, rule: FleetRule) -> FleetRule:
     """Return the rule, with the way back to spot if there are both markets."""
     both = len({offer.market for offer in offers.in_order}) > 1
-    return BackToSpot(rule, [rentable.offer for rentable in offers.by_price]) if both else rule
+    return BackToSpot(rule, offers) if both else rule
 
 
 def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:

@@ -88,6 +88,7 @@ class RunPolicy:
         self._heartbeat = heartbeat
         self._checked = checked
         self._changed = True
+        self._news = 0  # of the state, as of the last round
         self._cut_short: set[TrialId] = set()
         self._heard_late = False
         self._returns = Returns(state)
@@ -261,7 +262,8 @@ class RunPolicy:
         """Return what follows from an event regardless of the strategy."""
         # An epoch by itself frees no GPU and starts nothing, unless its verdict does (`_judge`).
         # So most epochs skip the expensive round in `_decide`.
-        self._changed |= not isinstance(event, EpochDone)
+        self._changed |= not isinstance(event, EpochDone) or self.state.news != self._news
+        self._news = self.state.news
         if self.state.interrupted:
             self._end(EndReason.INTERRUPTED)
         for trial in noted.failed:

@@ -7,7 +7,8 @@ The factors are learned when trials continue or begin at another width. The prof
 measured width replaces the profile's; between two measured widths the factor is interpolated; and
 beyond the widest (or narrowest) each doubling is expected to be off by as much as those that were
 seen, times d / (d + 1) after d doublings. Published figures are of another program: they count as
-off by `DOUBT` in one more doubling.
+off by `DOUBT` in one more doubling. A type that nothing has trained on takes the factors of one
+with the same GPU, if its profile only follows from another type's (`ScalingProfile.is_prior`).
 
 Delays (launch, boot, start, resize) are means of what was seen, with the profile's as one more.
 """
@@ -91,9 +92,13 @@ class _Slowest:
 
 
 class SpeedEstimates:
-    """The paces of trials and the factors of widths, updated epoch by epoch."""
+    """The paces of trials and the factors of widths, updated epoch by epoch.
 
-    def __init__(self) -> None:
+    `gpus` are the GPU models by instance type.
+    """
+
+    def __init__(self, gpus: Mapping[str, str] | None = None) -> None:
+        self._gpus = gpus or {}
         self._all = _Average()
         self._paces: dict[TrialId, _Average] = {}
         self._noise: dict[TrialId, float] = {}  # relative variance of an epoch, over that of paces
@@ -210,6 +215,8 @@ class SpeedEstimates:
         curve = self._curves.setdefault(profile.instance_type, {})
         if width not in curve:
             seen = self._seen(profile.instance_type)
+            if not seen and profile.is_prior:
+                seen = self._seen_on_gpu(self._gpus.get(profile.instance_type, ""))
             anothers = profile.provenance.origin in {PUBLISHED, ASSUMED}
             doubt = math.log(DOUBT) if anothers else 0.0
             curve[width] = self._expected(seen, width, doubt)
@@ -221,6 +228,14 @@ class SpeedEstimates:
         if self._reference is not None and self._reference[0] == kind:
             factors[self._reference[1]] = 1.0
         return dict(sorted(factors.items()))
+
+    def _seen_on_gpu(self, gpu: str) -> dict[Width, float]:
+        """Return the factors of the type with a GPU model on which most widths were used."""
+        kinds = {name for name, _ in self._factors}
+        if self._reference is not None:
+            kinds.add(self._reference[0])
+        alike = [self._seen(kind) for kind in sorted(kinds) if self._gpus.get(kind) == gpu]
+        return max(alike, key=len, default={})
 
     def _expected(self, seen: Mapping[Width, float], width: Width, doubt: float) -> float:
         if width in seen:

@@ -8,6 +8,7 @@ act upon (`Noted`). Strategies, allocators and fleet rules read the state as a `
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from cloudtune.model.catalog import Offer
@@ -39,6 +40,7 @@ from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
+from cloudtune.policy.gpu_estimates import GpuEstimates, gpu_of
 from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, trial_of, wider
@@ -67,6 +69,7 @@ class RunState:
         shares_gpus: bool = False,
     ) -> None:
         self.rentables = tuple(rentables)
+        machines = [rentable.offer.instance_type for rentable in rentables]
         self.sharing = GpuSharing(tried=shares_gpus)
         self.widest = math.inf
         self.narrowest: dict[str, Width] = {}  # by instance type, where memory was too small
@@ -91,7 +94,8 @@ class RunState:
         self.again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
         self.moves: dict[TrialId, Move] = {}
         self.setups: list[float] = []
-        self.speeds = SpeedEstimates()
+        self.speeds = SpeedEstimates({kind.name: kind.gpu.lower() for kind in machines})
+        self.gpu_speeds = GpuEstimates(rentables)
         self.delays = DelayEstimates()
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
@@ -180,6 +184,21 @@ class RunState:
 
     def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
         return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
+
+    @property
+    def news(self) -> int:
+        return self.gpu_speeds.news
+
+    def epochs_on(self, offer: Offer) -> int:
+        return self.gpu_speeds.epochs[gpu_of(offer)]
+
+    def on_average(self, rentable: Rentable) -> Rentable:
+        factor = self.gpu_speeds.factor(gpu_of(rentable.offer))
+        slowed = replace(rentable, profile=rentable.profile.slowed(factor))
+        return self.delays.corrected(slowed)
+
+    def spread(self, offer: Offer, other: Offer) -> float:
+        return self.gpu_speeds.spread(gpu_of(offer), gpu_of(other))
 
     def delay(self, offer: Offer, kind: Delay) -> float:
         """Return the mean seconds of a delay on an offer, as seen in this run."""
@@ -422,6 +441,7 @@ class RunState:
         profile = self._by_offer[trial.offer].profile
         # Before the metric is checked: an epoch that diverged is as good a timing as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
+        self.gpu_speeds.note(trial.id, trial.offer, trial.width, event.seconds - event.saving)
         self._learn_to_share(trial, event.memory_mib)
         trial.record(event, metric)
         trial.epoch_since = self.now

@@ -223,6 +223,22 @@ class View(Protocol):
         Cheap to call at every epoch with the same tuple: it doesn't look at each trial.
         """
 
+    @property
+    def news(self) -> int:
+        """How often the epochs of a GPU model have doubled whose profile is a prior."""
+
+    def epochs_on(self, offer: Offer) -> int:
+        """Return the epochs that this run has trained on an offer's GPU model."""
+
+    def on_average(self, rentable: Rentable) -> Rentable:
+        """Return a rentable with the epochs expected of an average trial on its GPU model."""
+
+    def spread(self, offer: Offer, other: Offer) -> float:
+        """Return how far the ratio of two such expectations may be off.
+
+        That is a standard deviation of the logarithm.
+        """
+
     def delay(self, offer: Offer, kind: Delay) -> float:
         """Return the mean seconds of a delay on an offer, as in `corrected`."""
 
@@ -396,6 +412,9 @@ class FleetRule(Protocol):
 
     def dollars_to_come(self, view: View, at: float) -> float | None:
         """Return the dollars that the run will cost from second `at` on; None if unknown."""
+
+    def grows_at(self, view: View) -> float:
+        """Return the run second at which it wants more though nothing happens; inf: never."""
 
 
 class Sampler(Protocol):

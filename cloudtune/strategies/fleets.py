@@ -11,7 +11,8 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import Width
 from cloudtune.strategies.base import FleetRule, View
-from cloudtune.strategies.offers import ROUND, Offers, Purchase, paid_for
+from cloudtune.strategies.choice import Offers
+from cloudtune.strategies.offers import ROUND, Purchase, paid_for
 
 # Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0
@@ -39,6 +40,10 @@ class Unplanned:
     def dollars_to_come(self, view: View, at: float) -> float | None:
         """Return None: results decide what trains, and for how long."""
         return None
+
+    def grows_at(self, view: View) -> float:
+        """Return inf: the fleet depends on what happens, not on the time."""
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -105,13 +110,14 @@ class Spending(Protocol):
 class EvenSpending:
     """Spends what the limits leave evenly until the deadline.
 
-    The number of instances is chosen when the run begins, and again for another offer.
+    The number of instances is chosen when the run begins, and again for another offer or once the
+    fleet is no longer held back.
     """
 
     def __init__(self, offers: Offers, width: Width) -> None:
         self.offers = offers
         self._width = width
-        self._planned_for: Offer | None = None
+        self._planned_for: tuple[Offer, bool] | None = None
         self._bought = Purchase(0)
 
     def instances(self, view: View) -> int:
@@ -126,8 +132,9 @@ class EvenSpending:
     def _plan(self, view: View) -> Purchase:
         self.offers.look(view, self._bought.instances)
         rentable = self.offers.chosen
-        if self._planned_for is not rentable.offer:
-            self._planned_for = rentable.offer
+        planned = rentable.offer, self.offers.race.small
+        if self._planned_for != planned:
+            self._planned_for = planned
             self._bought = self._buy(view, rentable)
         return self._bought
 
@@ -146,6 +153,10 @@ class SpendingFleet(Unplanned):
     that isn't refused. Money that doesn't pay for another of these buys smaller ones. With
     `returns_idle` there are no more GPUs than trials need; with `moves_together` trials of surplus
     instances move to the others as their epochs end.
+
+    While a run finds out which GPU model is worth its price (`race.py`), the fleet may be a single
+    instance, and a scout joins it. Instances of a GPU model that was left stay until those that
+    take their place have joined, as far as the cap admits both.
     """
 
     def __init__(
@@ -157,30 +168,54 @@ class SpendingFleet(Unplanned):
         moves_together: bool = False,
     ) -> None:
         self.name = name
+        self.offers = spending.offers
         self._spending = spending
         self._returns_idle = returns_idle
         self._moves_together = moves_together
         self._question: tuple[object, ...] = ()
         self._answer: Mapping[Offer, int] = {}
+        self._staying: Mapping[Offer, int] = {}
 
     def could_ask(self, view: View) -> Collection[Offer]:
-        return self._spending.offers.in_order
+        return self.offers.in_order
 
     def max_gpus(self, view: View) -> int:
-        return sum(offer.gpus * count for offer, count in self.target(view, math.inf).items())
+        """Return the GPUs of the planned fleet, without those that stay until it is there."""
+        self._plan(view, math.inf)
+        return sum(offer.gpus * count for offer, count in self._answer.items())
+
+    def grows_at(self, view: View) -> float:
+        """Return when a fleet that is held back is requested at the latest; inf if it isn't."""
+        offers = self.offers
+        return offers.race.grows_at(view, offers.chosen.offer) if offers.race.small else math.inf
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
-        """Return the planned fleet, cached: each round reads it several times."""
+        """Return the planned fleet, and what stays until it is there."""
+        self._plan(view, needed)
+        return Counter(self._answer) + Counter(self._staying) if self._staying else self._answer
+
+    def _plan(self, view: View, needed: float) -> None:
+        """Plan the fleet, unless nothing has changed: each round reads it several times."""
         spending = self._spending
         count = spending.instances(view)
-        planned = spending.offers.chosen.offer
+        race = self.offers.race
+        planned = self.offers.chosen.offer
         willing = self._willing(view, planned)
         gpus = needed if self._returns_idle else math.inf
-        question = planned, count, willing, view.held, gpus, spending.unspent(view)
+        raced = race.small, race.scout, len(race.left), len(view.fleet.usable())
+        question = (
+            planned,
+            count,
+            willing,
+            view.held,
+            gpus,
+            spending.unspent(view),
+            raced if race.on else None,
+        )
         if question != self._question:
             self._question = question
             self._answer = self._fitted(view, planned, count, willing, gpus)
-        return self._answer
+            self._staying = self._replaced(view, self._answer) if race.left else {}
 
     def _fitted(
         self, view: View, planned: Offer, count: int, willing: Offer, gpus: float
@@ -189,12 +224,22 @@ class SpendingFleet(Unplanned):
             return self._free(planned, count, gpus)
         if count == 0:
             return {}
+        race = self.offers.race
         unspent = self._spending.unspent(view)
+        if race.small:
+            count = 1
+            unspent = 0.0
         if math.isinf(unspent):  # no budget bounds the fleet
             gpus = min(gpus, count * planned.gpus)
         rate = count * planned.usd_per_second + unspent
         fleet = Counter[Offer]()
-        for offer in self._spending.offers.in_order:
+        scouts = 0
+        if race.scout is not None and gpus > 0 and self._has_room(view, race.scout):
+            fleet[race.scout] = scouts = 1  # first, so that the cap leaves it a place
+            gpus -= race.scout.gpus * self._returns_idle
+        for offer in self.offers.in_order:
+            if offer == race.scout or race.is_left(offer):
+                continue
             room = min(_paid(rate, offer), _instances(offer, gpus))
             fleet[offer] = min(view.held.get(offer, 0), room)
             rate -= fleet[offer] * offer.usd_per_second
@@ -202,20 +247,44 @@ class SpendingFleet(Unplanned):
         more = min(
             _paid(rate, willing), _instances(willing, gpus), self._room(view, willing, fleet)
         )
-        if not fleet.total() and gpus > 0:
+        if fleet.total() == scouts and gpus > 0:
             more = max(1, more)  # the cloud may refuse it, but a run of no instance would hang
         fleet[willing] += more
         rate -= more * willing.usd_per_second
         gpus -= more * willing.gpus
-        self._fill(view, fleet, rate, gpus)
+        if not race.small:
+            self._fill(view, fleet, rate, gpus)
         return {offer: instances for offer, instances in fleet.items() if instances > 0}
+
+    def _has_room(self, view: View, scout: Offer) -> bool:
+        """Whether the trials that begin now have room on one instance of an offer."""
+        width = self._spending.width(view)
+        epochs = view.profiled(scout).profile.epoch
+        return width in epochs and scout.gpus >= width and not view.avoided(scout)
+
+    def _replaced(self, view: View, fleet: Mapping[Offer, int]) -> Mapping[Offer, int]:
+        """Return the instances of GPU models that were left whose successors have yet to join."""
+        joined = Counter(rented.offer for rented in view.fleet.usable())
+        coming = sum(
+            max(0, count - joined[offer]) * offer.usd_per_second for offer, count in fleet.items()
+        )
+        staying = Counter[Offer]()
+        for offer, held in view.held.items():
+            if self.offers.race.is_left(offer) and offer not in fleet:
+                count = min(held, math.ceil(coming / offer.usd_per_second))
+                while count and not view.admits(Counter(fleet) + staying + Counter({offer: count})):
+                    count -= 1
+                staying[offer] = count
+                coming -= count * offer.usd_per_second
+        return +staying
 
     def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
         """Add smaller instances for the dollars per second that are left."""
         width = self._spending.width(view)
-        for rentable in self._spending.offers.by_price:
+        for rentable in self.offers.by_price:
             offer = rentable.offer
-            fits = offer.gpus >= width and width in rentable.profile.epoch
+            fits = offer.gpus >= width and width in view.profiled(offer).profile.epoch
+            fits = fits and not self.offers.race.is_left(offer)
             if not fits or view.avoided(offer) or offer.usd_per_second == 0:
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
@@ -228,7 +297,7 @@ class SpendingFleet(Unplanned):
 
     def _room(self, view: View, offer: Offer, fleet: Counter[Offer]) -> int:
         """Return how many more instances of an offer the cap and the quotas admit."""
-        offers = self._spending.offers
+        offers = self.offers
         total = offers.means.instances - fleet.total()
         room = int(max(0, min(offers.rentable(offer).most - fleet[offer], total)))
 
@@ -239,7 +308,7 @@ class SpendingFleet(Unplanned):
 
     def _free(self, planned: Offer, count: int, gpus: float) -> Mapping[Offer, int]:
         """Return instances that cost nothing: all of them, if all of the planned offer are."""
-        offers = self._spending.offers
+        offers = self.offers
         fleet = {planned: min(count, _instances(planned, gpus))}
         gpus -= fleet[planned] * planned.gpus
         others = [rentable for rentable in offers.rentables if rentable.offer != planned]
@@ -249,19 +318,26 @@ class SpendingFleet(Unplanned):
         return {offer: instances for offer, instances in fleet.items() if instances > 0}
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
-        """Return the emptiest surplus instances, if their trials fit elsewhere."""
-        if not self._moves_together:
+        """Return the emptiest surplus instances, if their trials fit elsewhere.
+
+        Those of a GPU model that was left go in any case, when they are empty.
+        """
+        race = self.offers.race
+        if not self._moves_together and not race.left:
             return ()
         target = self.target(view, needed)
         if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
             return ()
-        return tuple(emptied(view, target))
+        going = dict.fromkeys(emptied(view, target) if self._moves_together else ())
+        for offer in filter(race.is_left, view.held):
+            going |= dict.fromkeys(_emptiest(view, offer, view.held[offer] - target.get(offer, 0)))
+        return tuple(going)
 
     def _willing(self, view: View, planned: Offer) -> Offer:
         """Return the planned offer, or the best that isn't refused now."""
         if not view.avoided(planned):
             return planned
-        willing = (offer for offer in self._spending.offers.in_order if not view.avoided(offer))
+        willing = (offer for offer in self.offers.in_order if not view.avoided(offer))
         return next(willing, planned)
 
 
@@ -294,6 +370,14 @@ def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
                 return
             elsewhere -= load[name]
             yield name
+
+
+def _emptiest(view: View, offer: Offer, count: int) -> list[str]:
+    """Return so many instances of an offer that take trials, the emptiest first."""
+    loads = _loads(view)
+    usable = [rented for rented in view.fleet.usable() if rented.offer == offer]
+    names = sorted((loads[rented.instance or ""], rented.instance or "") for rented in usable)
+    return [name for _, name in names[: max(0, count)]]
 
 
 def _gpu_price(offer: Offer) -> float:
@@ -335,11 +419,23 @@ class BackToSpot:
     next epoch. Nothing is done if the limits pay for no more than a few such moves.
     """
 
-    def __init__(self, rule: FleetRule, offers: Sequence[Offer]) -> None:
-        """Take a rule, and all offers, the cheapest first."""
+    def __init__(self, rule: FleetRule, offers: Offers) -> None:
         self._rule = rule
+        self.offers = offers
+        self._by_price: Sequence[Rentable] = ()
+        self._spot: tuple[Offer, ...] = ()
+        self._others: tuple[Offer, ...] = ()
+
+    def _sort(self) -> None:
+        """Sort the offers by market, again if their prices of an epoch have changed."""
+        if self._by_price is self.offers.by_price:
+            return
+        self._by_price = self.offers.by_price
+        offers = [rentable.offer for rentable in self._by_price]
         dear = [number for number, offer in enumerate(offers) if offer.market != "spot"]
-        self._spot = tuple(o for o in offers[: max(dear, default=0)] if o.market == "spot")
+        cheap = offers[: max(dear, default=0)]
+        left = self.offers.race.is_left
+        self._spot = tuple(o for o in cheap if o.market == "spot" and not left(o))
         self._others = tuple(offer for offer in offers if offer not in self._spot)
 
     @property
@@ -363,9 +459,13 @@ class BackToSpot:
     def dollars_to_come(self, view: View, at: float) -> float | None:
         return self._rule.dollars_to_come(view, at)
 
+    def grows_at(self, view: View) -> float:
+        return self._rule.grows_at(view)
+
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the rule's fleet, plus the spot instances that can replace on-demand ones."""
         wanted = self._rule.target(view, needed)
+        self._sort()
         if not any(view.held.get(offer, 0) for offer in self._others if offer.market != "spot"):
             return wanted
         gpus = sum(offer.gpus * count for offer, count in wanted.items())

@@ -7,13 +7,10 @@ another whole instance buys training on smaller ones.
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.strategies.base import View
 
 # A fraction of an instance from which on a whole one is rented, for a shorter time.
 ROUND = 0.25
@@ -116,50 +113,15 @@ def by_worth(rentables: Sequence[Rentable], means: Means) -> tuple[Rentable, ...
     fillers = cheapest[:_FILLERS]
 
     def worth(rentable: Rentable) -> float:
-        bought = means.buy(rentable)
-        rest = means.less(bought)
-        if math.isinf(means.dollars) or rest.dollars <= 0 or rest.instances < 1:
-            return bought.epochs
-        return bought.epochs + max(rest.buy(filler).epochs for filler in fillers)
+        return epochs_bought(rentable, means, fillers)
 
     return tuple(sorted(cheapest, key=worth, reverse=True))
 
 
-class Offers:
-    """The offers in order of their worth within the limits, and the one planned with."""
-
-    def __init__(self, rentables: Sequence[Rentable], means: Means) -> None:
-        self.means = means
-        self.rentables = by_worth(rentables, means)
-        self.chosen = self.rentables[0]
-        self.in_order = tuple(rentable.offer for rentable in self.rentables)
-        self.by_price = sorted(rentables, key=lambda rentable: rentable.epoch_dollars)
-        self._places = {offer: place for place, offer in enumerate(self.in_order)}
-
-    def rentable(self, offer: Offer) -> Rentable:
-        return self.rentables[self._places[offer]]
-
-    def look(self, view: View, instances: int) -> bool:
-        """Whether to plan with another offer now; `instances` are planned of the present one.
-
-        A refused offer gives way to the next, unless all of its planned instances are there. A
-        better offer is back once its GPUs that take trials equal those held of the present one.
-        """
-        before = self.chosen
-        self.chosen = self._available(view, instances)
-        return self.chosen is not before
-
-    def _available(self, view: View, instances: int) -> Rentable:
-        now = self.chosen.offer
-        held = max(1, view.held.get(now, 0) * now.gpus)
-        place = self._places[now]
-        joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
-        for offer in self.in_order[:place]:
-            if joined.get(offer, 0) * offer.gpus >= held and not view.avoided(offer):
-                return self.rentable(offer)
-        if not view.avoided(now) or view.held.get(now, 0) >= instances:
-            return self.chosen
-        worse = self.in_order[place + 1 :]
-        willing = (offer for offer in worse if not view.avoided(offer))
-        possible = (offer for offer in self.in_order if not view.refused(offer))
-        return self.rentable(next(willing, next(possible, now) if view.refused(now) else now))
+def epochs_bought(rentable: Rentable, means: Means, fillers: Sequence[Rentable]) -> float:
+    """Return the epochs that means buy on an offer, and for what it leaves on one of `fillers`."""
+    bought = means.buy(rentable)
+    rest = means.less(bought)
+    if math.isinf(means.dollars) or rest.dollars <= 0 or rest.instances < 1:
+        return bought.epochs
+    return bought.epochs + max((rest.buy(filler).epochs for filler in fillers), default=0.0)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from cloudtune.strategies import seer_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.strategies.offers import Offers, means_within, paid_for
+from cloudtune.strategies.choice import Offers
+from cloudtune.strategies.offers import means_within, paid_for
 from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, capped, rung_epochs
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Seer:
         self._furthest: dict[TrialId, int] = {}
         self._fresh = True  # whether the reported epoch wasn't trained before
         self._opening: seer_rules.Opening | None = None
-        self._opened_for: Offer | None = None
+        self._opened_for: tuple[Offer, bool] | None = None
         self._plans = self._nodes = 0  # how many plans of the end were made, and instances of it
         self._again = math.inf  # when the next one is due
         self.seats: dict[TrialId, seer_rules.Seat] = {}
@@ -102,10 +103,14 @@ class Seer:
         return self._plans == 0
 
     def opening(self, view: View) -> seer_rules.Opening:
-        """Return how many instances explore, and until when; replanned for another offer."""
+        """Return how many instances explore, and until when.
+
+        Replanned for another offer, and once the fleet is no longer held back.
+        """
         offer = self.rentable(view).offer
         before = self._opening
-        if before is not None and self._opened_for is offer:
+        opened_for = offer, self.offers.race.small
+        if before is not None and self._opened_for == opened_for:
             return before
         left = (view.seconds_left, view.dollars_left)
         price = offer.usd_per_second
@@ -118,7 +123,7 @@ class Seer:
         if self._full and not self._best:
             chosen = seer_rules.guarded(chosen, view, self.rentable(view), self._last, most)
         self._opening = chosen
-        self._opened_for = offer
+        self._opened_for = opened_for
         return chosen
 
     def instances(self, view: View) -> int:

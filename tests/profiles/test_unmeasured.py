@@ -27,7 +27,7 @@ def test_every_type_has_widths_up_to_all_its_gpus(machine: InstanceType) -> None
     assert result.widths == tuple(powers)
     ratio = present(between("v100", machine.gpu))
     assert result.epoch_seconds(1.0) == pytest.approx(60.0 / ratio.ratio)
-    assert (result.error, result.gpu_error) == (1.0, ratio.spread)
+    assert (result.error, result.gpu_error) == (1.0, gpu_speeds().own_errors[machine.gpu])
     assert all(result.epoch[width].n == 0 for width in powers)
     errors = [result.epoch[width].error / result.epoch_seconds(width) for width in powers]
     assert errors == sorted(errors)
@@ -35,10 +35,21 @@ def test_every_type_has_widths_up_to_all_its_gpus(machine: InstanceType) -> None
     assert all(getattr(result, name).error > 0 for name in DELAYS)
 
 
-def test_a_v100_takes_what_is_assumed_without_an_error_of_its_own() -> None:
+def test_a_v100_takes_what_is_assumed() -> None:
     result = prior_profile(TYPES["p3.2xlarge"], epoch_seconds=60.0, error=1.0)
     assert result.epoch_seconds(1.0) == pytest.approx(60.0)
-    assert result.gpu_error == 0.0
+
+
+def test_gpus_that_are_compared_with_few_others_have_the_larger_errors_of_their_own() -> None:
+    own = gpu_speeds().own_errors
+    assert max(own["a100"], own["h100"]) < own["v100"] < min(own["t4"], own["l4"], own["m60"])
+
+
+@pytest.mark.parametrize(("one", "other"), [("a10g", "l40s"), ("t4", "l4"), ("k80", "v100")])
+def test_the_errors_of_a_pair_make_up_the_spread_of_its_ratio(one: str, other: str) -> None:
+    own = gpu_speeds().own_errors
+    spread = present(between(one, other)).spread
+    assert math.hypot(own[one], own[other]) == pytest.approx(spread, rel=0.1)
 
 
 def test_a_gpu_of_no_table_may_be_any() -> None:
@@ -76,7 +87,7 @@ def test_people_read_what_is_assumed() -> None:
         False,
     )
     first, *others = believed(both[1], "aws").assumed
-    off = math.exp(believed(both[1], "aws").speed_error)
+    off = math.exp(both[1].speed_error)
     assert first == f"speed off by a factor of {off:.1f} either way: assumed"
     assert "epochs on 8 GPUs ± 33%: predicted from published scaling, not measured" in others
 

@@ -330,6 +330,9 @@ class PlannedFleet:
         self._itinerary.leaving = frozenset()
         return leaving
 
+    def grows_at(self, view: View) -> float:
+        return math.inf
+
     def dollars_to_come(self, view: View, at: float) -> float | None:
         itinerary = self._itinerary
         if not itinerary.stage_began:

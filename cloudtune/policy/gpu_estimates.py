@@ -1,0 +1,163 @@
+"""How fast a script trains on each GPU model, as far as a run knows: expectations and their errors.
+
+The logarithm of how many times longer than the profile says an epoch takes is
+
+    u(GPU) + v(width) + pace(trial) + noise,    u(GPU) = c + error of the GPU
+
+where c is common to all GPU models (`ScalingProfile.error`), and each model's own error is normal
+by its profile's `gpu_error`. The width that a run first trains at has no error v. Paces are normal,
+too: their spread is learned from the trials of the run. So u is normal with a mean and a covariance
+that follow from the epochs by Bayes' rule: a model that nothing has trained on shares c with the
+others, a trial that has trained on two of them compares them without its pace, and other trials
+compare them the better the more there are.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Rentable
+from cloudtune.model.trial import TrialId, Width
+
+# How much the epochs of a trial differ, and those of the configurations of a search, as standard
+# deviations of the logarithm (profiles/priors.csv). The second counts as that of `TRIALS` trials.
+NOISE = 0.05
+PACES = 0.19
+TRIALS = 4
+# A measured speed may be as far off in another run.
+_EXACT = 0.03
+# How far the epochs at another width may be off: two trials on a GPU take 1.2 to 2.4 times as long
+# as one (policy/gpu_sharing.py).
+_WIDTHS = 0.5
+
+
+def gpu_of(offer: Offer) -> str:
+    """Return the name of an offer's GPU model in lower case."""
+    return offer.instance_type.gpu.lower()
+
+
+@dataclass
+class _Timed:
+    """The epochs of a trial on a GPU model at a width: their number and mean logarithm."""
+
+    count: int = 0
+    mean: float = 0.0
+
+    def note(self, value: float) -> None:
+        self.count += 1
+        self.mean += (value - self.mean) / self.count
+
+
+class GpuEstimates:
+    """The speeds of GPU models in a run, updated epoch by epoch.
+
+    `epochs` are those trained on each model. `news` is how often their number has doubled on one
+    whose profile is a prior; in a run without such profiles there are none.
+    """
+
+    def __init__(self, rentables: Sequence[Rentable]) -> None:
+        self.epochs = Counter[str]()
+        self.news = 0
+        self._profiles = {rentable.offer: rentable.profile for rentable in rentables}
+        self._priors = {gpu_of(each.offer) for each in rentables if each.profile.is_prior}
+        self._errors: dict[str, float] = {}
+        for rentable in rentables:
+            gpu = gpu_of(rentable.offer)
+            error = max(_EXACT, rentable.profile.gpu_error)
+            self._errors[gpu] = min(error, self._errors.get(gpu, math.inf))
+        self._places = {gpu: place for place, gpu in enumerate(self._errors)}
+        self._common = max((each.profile.error for each in rentables), default=0.0)
+        self._widths: dict[Width, int] = {}  # in order of their first epochs
+        self._trials: dict[TrialId, dict[tuple[str, Width], _Timed]] = {}
+        self._known: tuple[_Vector, _Matrix] | None = None
+
+    def note(self, trial: TrialId, offer: Offer, width: Width, seconds: float) -> None:
+        """Record the seconds of an epoch."""
+        if not self._priors:
+            return
+        gpu = gpu_of(offer)
+        self.epochs[gpu] += 1
+        self.news += gpu in self._priors and self.epochs[gpu].bit_count() == 1
+        epochs = self._profiles[offer].epoch
+        expected = epochs[width if width in epochs else min(epochs)].mean
+        if expected <= 0 or seconds <= 0:
+            return
+        self._widths.setdefault(width, len(self._widths))
+        timed = self._trials.setdefault(trial, {}).setdefault((gpu, width), _Timed())
+        timed.note(math.log(seconds / expected))
+        self._known = None
+
+    def factor(self, gpu: str) -> float:
+        """Return how many times longer than the profile says an epoch is expected to take."""
+        if not self._trials:
+            return 1.0
+        return math.exp(self._posterior()[0][self._places[gpu]])
+
+    def spread(self, gpu: str, other: str) -> float:
+        """Return how far the ratio of two models may be off, as a deviation of the logarithm."""
+        one = self._places[gpu]
+        two = self._places[other]
+        covariance = self._posterior()[1]
+        variance = covariance[one, one] + covariance[two, two] - 2 * covariance[one, two]
+        return math.sqrt(max(0.0, variance))
+
+    def _posterior(self) -> "tuple[_Vector, _Matrix]":
+        """Return the mean and the covariance of u and v."""
+        if self._known is None:
+            precision = np.linalg.inv(self._prior())
+            weighed = np.zeros(len(precision))
+            paces = self._pace_variance()
+            alone: dict[tuple[str, Width], tuple[float, float]] = {}
+            for timed in self._trials.values():
+                if len(timed) == 1:  # most trials: quicker without a matrix of each one's own
+                    [(place, seen)] = timed.items()
+                    weight = 1 / (NOISE**2 / seen.count + paces)
+                    total, mean = alone.get(place, (0.0, 0.0))
+                    alone[place] = (total + weight, mean + weight * seen.mean)
+                    continue
+                rows = np.array([self._row(place) for place in timed])
+                noise = np.diag([NOISE**2 / seen.count for seen in timed.values()])
+                weights = rows.T @ np.linalg.inv(noise + paces)
+                precision += weights @ rows
+                weighed += weights @ [seen.mean for seen in timed.values()]
+            for place, (total, mean) in alone.items():
+                row = self._row(place)
+                precision += total * np.outer(row, row)
+                weighed += mean * row
+            covariance = np.linalg.inv(precision)
+            self._known = covariance @ weighed, covariance
+        return self._known
+
+    def _row(self, place: tuple[str, Width]) -> "_Vector":
+        """Return which of u and v the epochs of a trial at a place add up."""
+        gpu, width = place
+        row = np.zeros(len(self._places) + len(self._widths))
+        row[[self._places[gpu], len(self._places) + self._widths[width]]] = 1.0
+        return row
+
+    def _prior(self) -> "_Matrix":
+        """Return the covariance of u and v before any epoch."""
+        gpus = len(self._errors)
+        prior = np.diag([*self._errors.values(), *([_WIDTHS] * len(self._widths))]) ** 2
+        prior[:gpus, :gpus] += self._common**2
+        if self._widths:
+            prior[gpus, gpus] = 1e-12  # the first width: all others are compared with it
+        return prior
+
+    def _pace_variance(self) -> float:
+        """Return the variance of paces: of trials on the same GPU model and width, and before."""
+        alike: dict[tuple[str, Width], list[float]] = {}
+        for timed in self._trials.values():
+            for place, seen in timed.items():
+                alike.setdefault(place, []).append(seen.mean)
+        squares = sum(float(np.var(means)) * len(means) for means in alike.values())
+        freedom = sum(len(means) - 1 for means in alike.values())
+        return (TRIALS * PACES**2 + squares) / (TRIALS + freedom)
+
+
+_Vector = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+_Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -1,0 +1,285 @@
+"""Which GPU model is worth its price for a script, as a run finds out while it trains.
+
+Before a run only the ratios of other programs are known, and how far they may be off. One instance
+of another GPU model, a scout, joins and trains trials like any other. It pays if what the rest of
+the run may save is more than the scout costs,
+
+    E[max(0, 1 - r exp(s Z))] x the remaining dollars  >  boot and minimum charge
+
+where r is the expected dollars of an epoch there over those here, s the spread of that ratio, and Z
+a standard normal: the value of an option (Black, 1976). Once a scout has trained enough epochs the
+fleet moves to its GPU model, if what is left of the limits then buys more with the boots of a new
+fleet; otherwise the scout goes. A GPU model that was left is never rented again, unless all others
+are refused: so a fleet can't go back and forth.
+
+As long as nobody knows whether the script trains at all, and while scouts are out, the fleet is one
+instance, if a second boot is short against the time that there is: a script that fails at once must
+not cost the boots of a whole fleet, nor should these be paid for a GPU model that is then left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from cloudtune.model.scaling import ASSUMED, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cloudtune.model.catalog import Offer
+    from cloudtune.model.plans import Rentable
+    from cloudtune.model.trial import Width
+    from cloudtune.strategies.base import View
+    from cloudtune.strategies.offers import Means
+
+# A GPU model is known after this many epochs: the first are slow, and trials differ.
+ENOUGH = 2
+# The share of the dollars that all scouts together may cost.
+SCOUTING = 0.05
+# A fleet moves to what looks better, and back if that was wrong.
+MOVES = 2
+SURE = 1.0
+# The share of the time within which a fleet that is held back must be requested.
+SECOND_BOOT = 0.05
+
+_NORMAL = NormalDist()
+
+
+def expected_saving(ratio: float, spread: float) -> float:
+    """Return the share that is saved on average if the cheaper of two types is taken.
+
+    An epoch on the other type costs `ratio` times as much as here; `spread` is how far that may be
+    off, as a standard deviation of the logarithm.
+    """
+    if spread <= 0 or ratio <= 0:
+        return max(0.0, 1 - ratio)
+    cheaper = -math.log(ratio) / spread
+    mean = ratio * math.exp(spread**2 / 2)
+    return max(0.0, _NORMAL.cdf(cheaper) - mean * _NORMAL.cdf(cheaper - spread))
+
+
+class Race:
+    """The GPU models of a run: which is tried beside the chosen one, and which were left.
+
+    `scout` is the offer of which one instance joins, None if there is none. `left` are GPU models.
+    `small` says that the fleet is one instance for now, `moves` how often it has moved.
+    """
+
+    def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
+        priced = all(rentable.offer.usd_per_second > 0 for rentable in rentables)
+        profile = chosen.profile
+        self.on = priced and any(rentable.profile.is_prior for rentable in rentables)
+        self.small = self.on and profile.provenance.origin == ASSUMED and not profile.seen
+        self.scout: Offer | None = None
+        self.left: set[str] = set()
+        self.moves = 0
+        self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
+        self._news = -1  # as of the last decision
+        self._scouted = 0.0  # the dollars that scouts were to cost
+
+    def is_left(self, offer: Offer) -> bool:
+        return _gpu(offer) in self.left
+
+    def has_news(self, view: View, chosen: Offer) -> bool:
+        """Whether to decide again: epochs have doubled, or a scout didn't come or took too long."""
+        if not self.on:
+            return False
+        self.left.discard(_gpu(chosen))
+        if self.scout is not None and self._is_lost(view, self.scout):
+            self.left.add(_gpu(self.scout))
+            self.scout = None
+            self._news = -1
+        return self._news != view.news
+
+    def decide(self, view: View, chosen: Offer, ranked: Sequence[Rentable], means: Means) -> Offer:
+        """Return the offer to plan with, and set the scout.
+
+        `ranked` are the offers with the speeds that are expected now, by what `means` buy.
+        """
+        self._news = view.news
+        here = next(each for each in ranked if each.offer == chosen)
+        best = next((each for each in ranked if self._may_move(view, here, each)), None)
+        if best is not None and self._pays(view, here, best, means):
+            self.left.add(_gpu(here.offer))
+            self.left.discard(_gpu(best.offer))
+            here = best
+            self.moves += 1
+        if self.scout is not None and not self._stays(view, here, self.scout, ranked, means):
+            if _gpu(self.scout) != _gpu(here.offer):
+                self.left.add(_gpu(self.scout))
+            self.scout = None
+        if self.scout is None or not view.held.get(self.scout, 0):
+            self.scout = self._best_scout(view, here, ranked, means)
+        return here.offer
+
+    def follow(self, view: View, chosen: Offer) -> None:
+        """Let the fleet grow once its reasons to wait are over."""
+        if not self.small:
+            return
+        grows_at = self.grows_at(view, chosen)
+        waits = self.scout is not None and not self._is_known(view, self.scout)
+        self.small = (waits or view.news == 0) and view.now < grows_at
+        if not any(view.fleet):  # nothing is known before the first instance trains
+            delays = [view.delay(chosen, "launch"), view.delay(chosen, "boot")]
+            self.small &= sum(delays) + view.delay(chosen, "start") < grows_at
+
+    def grows_at(self, view: View, chosen: Offer) -> float:
+        """Return the run second at which a fleet that is held back is requested at the latest."""
+        delay = view.delay(chosen, "launch") + view.delay(chosen, "boot")
+        return SECOND_BOOT * (view.now + view.seconds_left) - delay
+
+    def _is_known(self, view: View, offer: Offer) -> bool:
+        """Whether the speed of an offer's GPU model was measured before, or in this run."""
+        return _gpu(offer) in self._measured or view.epochs_on(offer) >= ENOUGH
+
+    def _is_lost(self, view: View, scout: Offer) -> bool:
+        """Whether a scout won't come, or has cost as much as it may."""
+        if view.avoided(scout):
+            return True
+        alive = [rented for rented in view.fleet.alive() if rented.offer == scout]
+        spent = sum(rented.dollars(view.now) for rented in alive)
+        return spent > SCOUTING * _budget(view)
+
+    def _may_move(self, view: View, here: Rentable, there: Rentable) -> bool:
+        """Whether a fleet could move: both GPU models were timed, and the other isn't left."""
+        others = self.moves < MOVES and _gpu(there.offer) != _gpu(here.offer)
+        timed = view.epochs_on(here.offer) > 0 and self._is_known(view, there.offer)
+        return others and timed and not view.avoided(there.offer)
+
+    def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
+        """Whether another offer buys more for all that is known, though it has yet to boot."""
+        ratio = _cost_ratio(here if self.small else _booted(here), there, means)
+        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1
+
+    def _stays(
+        self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means
+    ) -> bool:
+        """Whether a scout is worth as many more epochs as it has trained."""
+        if _gpu(scout) == _gpu(here.offer):
+            return False
+        if view.epochs_on(scout) < ENOUGH:
+            return True
+        there = next(each for each in ranked if each.offer == scout)
+        best = next(each for each in ranked if _is_alike(each, there))
+        more = view.epochs_on(scout) * max(0.0, there.epoch_dollars - here.epoch_dollars)
+        return self._gain(view, here, best, 0.0, means) > more
+
+    def _best_scout(
+        self, view: View, here: Rentable, ranked: Sequence[Rentable], means: Means
+    ) -> Offer | None:
+        """Return the offer of the GPU model that is most worth trying; None if none is."""
+        spends = means.buy(here).dollars
+        if not math.isfinite(spends):
+            return None
+        room = SCOUTING * min(_budget(view), spends + self._scouted) - self._scouted
+        best: tuple[float, float, Offer] | None = None
+        for there in self._first_of_each_gpu(view, here, ranked):
+            alike = [each for each in ranked if _is_alike(each, there) and _is_wide(each, here)]
+            bills = [(_bill(each, here.cheapest_width), each) for each in alike]
+            for bill, each in bills:
+                if bill > room or not view.admits(view.held + Counter({each.offer: 1})):
+                    continue
+                width = here.cheapest_width
+                trained = ENOUGH * each.gpus / width * here.epoch_dollars
+                gain = self._gain(view, here, there, _finding(each, width), means)
+                net = gain - max(0.0, bill - trained)
+                if net > 0 and (best is None or net > best[0]):
+                    best = net, bill, each.offer
+        if best is None:
+            return None
+        self._scouted += best[1]
+        return best[2]
+
+    def _gain(
+        self, view: View, here: Rentable, there: Rentable, finding: float, means: Means
+    ) -> float:
+        """Return the dollars that the rest of the run may save, once the speed there is known."""
+        seconds = means.seconds - finding
+        if seconds <= 0:
+            return 0.0
+        share = 1.0 if math.isinf(seconds) else seconds / means.seconds
+        rest = replace(means, seconds=seconds, dollars=means.dollars * share)
+        now = here if self.small else _booted(here)
+        ratio = _cost_ratio(now, there, rest)
+        spread = view.spread(here.offer, there.offer)
+        return expected_saving(ratio, spread) * rest.buy(now).dollars
+
+    def _first_of_each_gpu(
+        self, view: View, here: Rentable, ranked: Sequence[Rentable]
+    ) -> Iterator[Rentable]:
+        """Yield the best offer of each GPU model that nobody has timed, in the same market."""
+        seen = {_gpu(here.offer), *self.left}
+        for each in ranked:
+            offer = each.offer
+            known = _gpu(offer) in seen or self._is_known(view, offer)
+            if not known and offer.market == here.offer.market and not view.avoided(offer):
+                seen.add(_gpu(offer))
+                yield each
+
+
+def _gpu(offer: Offer) -> str:
+    return offer.instance_type.gpu.lower()
+
+
+def _budget(view: View) -> float:
+    return math.inf if view.limits.budget is None else view.limits.budget
+
+
+def _booted(rentable: Rentable) -> Rentable:
+    """Return a rentable of which all instances are there."""
+    there = Measurement(0.0)
+    profile = replace(rentable.profile, launch=there, boot=there)
+    return replace(rentable, profile=profile)
+
+
+def _cost_ratio(here: Rentable, there: Rentable, means: Means) -> float:
+    """Return how many times as much an epoch costs on another offer, with all that it takes."""
+    if math.isinf(means.seconds) or math.isinf(means.dollars):
+        return there.epoch_dollars / here.epoch_dollars
+    bought = _epochs_bought(there, means)
+    return _epochs_bought(here, means) / bought if bought > 0 else math.inf
+
+
+def _epochs_bought(rentable: Rentable, means: Means) -> float:
+    """Return what means buy on an offer, as if they bought parts of instances beyond the first.
+
+    Whole instances would move the fleet, and move it back, for what rounding leaves of the money.
+    """
+    profile = rentable.profile
+    price = rentable.offer.usd_per_second
+    billed = max(0.0, means.seconds - profile.launch.mean)
+    paid = means.dollars / price
+    count = min(rentable.most, means.instances, max(1.0, paid / max(billed, 1.0)))
+    idle = profile.boot.mean + profile.start.mean + profile.release.mean
+    span = min(billed, paid / count) - idle
+    return count * max(0.0, span) / max(rentable.epoch_instance_seconds, 1e-9)
+
+
+def _is_alike(one: Rentable, other: Rentable) -> bool:
+    """Whether two offers have the same GPU model and market."""
+    same = _gpu(one.offer) == _gpu(other.offer)
+    return same and one.offer.market == other.offer.market
+
+
+def _is_wide(rentable: Rentable, here: Rentable) -> bool:
+    """Whether trials of the chosen offer have room on one instance."""
+    width = here.cheapest_width
+    return width in rentable.profile.epoch and rentable.gpus >= width
+
+
+def _finding(scout: Rentable, width: Width) -> float:
+    """Return the seconds until a scout that is requested now has trained enough epochs."""
+    profile = scout.profile
+    trained = ENOUGH * profile.epoch_seconds(width)
+    return profile.launch.mean + profile.boot.mean + profile.start.mean + trained
+
+
+def _bill(scout: Rentable, width: Width) -> float:
+    """Return what that costs."""
+    profile = scout.profile
+    seconds = _finding(scout, width) - profile.launch.mean + profile.release.mean
+    return scout.offer.charge(seconds)

@@ -1,0 +1,326 @@
+"""Runs that find out which GPU model is worth its price, from an experiment to what they rent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloudtune.api.experiments import load_experiment
+from cloudtune.engine.ledger import Entry, MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.record.timeline import read
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.events import EpochDone, Event, LaunchFailed, TrialFailed
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.running.problems import load_problem
+from cloudtune.runs.job import policy_of
+from tests.flapping import flaps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cloudtune.experiment import Experiment
+    from cloudtune.model.commands import Command
+    from cloudtune.policy.run import RunPolicy
+
+# By the prior an epoch on the second costs 1.3 times as much as on the first.
+L40S, A10G = "g6e.xlarge", "g5.xlarge"
+STRATEGIES = ("best", "asha", "asha-stopping", "random")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    (tmp_path / "train.py").write_text("def train(config): ...\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def experiment(deadline: str, budget: str, strategy: str = "best", **cloud: object) -> Experiment:
+    """Return an experiment whose script was never measured."""
+    fields = {
+        "name": "raced",
+        "train": "train.py:train",
+        "metric": {"name": "score", "mode": "max"},
+        "search": {"x": {"uniform": [0, 1]}},
+        "epochs": {"max": 16},
+        "strategy": strategy,
+        "trial": {"try_first": False},
+        "limits": {"deadline": deadline, "budget": budget},
+        "cloud": {
+            "provider": "emulated",
+            "instances": [L40S, A10G],
+            "market": "on-demand",
+            "max_instances": 32,
+            **cloud,
+        },
+    }
+    return load_experiment(fields, {})
+
+
+@dataclass(frozen=True)
+class Raced:
+    """A run that has ended, and what its world and its policy said."""
+
+    policy: RunPolicy
+    entries: Sequence[Entry]
+    rentables: Sequence[Rentable]
+
+    def launches(self, until: float = float("inf")) -> Counter[str]:
+        """Return how many instances of each type were requested up to a run second."""
+        return Counter(
+            command.instance_type
+            for entry in self.entries
+            for command in entry.commands
+            if isinstance(command, Launch) and entry.event.at <= until
+        )
+
+    @property
+    def first_epoch(self) -> float:
+        return next(e.event.at for e in self.entries if isinstance(e.event, EpochDone))
+
+    def dollars(self, name: str) -> float:
+        """Return the bill of an instance type."""
+        fleet = self.policy.fleet
+        return sum(r.dollars(self.policy.now) for r in fleet if r.offer.instance_type.name == name)
+
+    def held(self, name: str, at: float) -> int:
+        """Return the instances of a type at a run second."""
+        return sum(
+            rented.requested_at <= at and (rented.gone_at is None or at < rented.gone_at)
+            for rented in self.policy.fleet
+            if rented.offer.instance_type.name == name
+        )
+
+    @property
+    def flaps(self) -> tuple[str, ...]:
+        state = self.policy.state
+        known = read(self.entries)
+        return flaps(self.entries, known, self.rentables, brakes=state.brakes, metric=state.metric)
+
+
+class _Unsaved:
+    """A world whose trials save no checkpoint."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self._world = world
+
+    def apply(self, command: Command) -> None:
+        self._world.apply(command)
+
+    def next_event(self) -> Event | None:
+        event = self._world.next_event()
+        return replace(event, checkpoint=None) if isinstance(event, EpochDone) else event
+
+
+def race(
+    asked: Experiment,
+    slower: Mapping[str, float],
+    *,
+    certain: bool = False,
+    saves: bool = True,
+    seed: int = 1,
+) -> Raced:
+    """Play a run in a world where epochs on a type take `slower` times what is assumed.
+
+    `certain`: whether the figures are the script's own, measured on each type.
+    """
+    rentables = load_problem(asked, None).rentables
+    if certain:
+        rentables = tuple(map(_measured, rentables))
+    real = [
+        replace(
+            _measured(rentable),
+            profile=_measured(rentable).profile.slowed(
+                slower.get(rentable.offer.instance_type.name, 1.0)
+            ),
+        )
+        for rentable in rentables
+    ]
+    limits = Limits(asked.limits.deadline, asked.limits.budget)
+    policy = policy_of(asked, rentables, limits, heartbeat=False)
+    world = SimWorld(real, "score", synthetic_metric("max", seed), seed)
+    ledger = MemoryLedger()
+    run(policy, world if saves else _Unsaved(world), ledger)
+    assert policy.ended
+    return Raced(policy, ledger.entries, rentables)
+
+
+def _measured(rentable: Rentable) -> Rentable:
+    provenance = replace(rentable.profile.provenance, origin="measured")
+    profile = replace(rentable.profile, error=0.0, gpu_error=0.0, provenance=provenance)
+    return replace(rentable, profile=profile)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_scout_joins_where_types_are_close(folder: Path, strategy: str) -> None:
+    raced = race(experiment("4h", "$40", strategy), {})
+    assert raced.launches()[A10G] == 1
+    assert raced.launches()[L40S] >= 5
+    [scout] = [r for r in raced.policy.fleet if r.offer.instance_type.name == A10G]
+    assert scout.gone_at is not None
+    assert scout.gone_at < 0.2 * 4 * 3600, "once it is known to be dearer, it goes"
+    trained = [t for t in raced.policy.trials.values() if t.history]
+    assert sum(max(t.history) for t in trained) > 100
+
+
+def test_no_scout_joins_where_speeds_are_certain(folder: Path) -> None:
+    raced = race(experiment("4h", "$40"), {}, certain=True)
+    assert set(raced.launches()) == {L40S}
+
+
+def test_no_scout_joins_where_the_budget_is_small(folder: Path) -> None:
+    """Five cents of a dollar don't pay for the minute that an instance costs at least."""
+    assert set(race(experiment("4h", "$0.20"), {}).launches()) == {L40S}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_fleet_moves_to_the_type_that_turns_out_to_be_cheaper(
+    folder: Path, strategy: str
+) -> None:
+    raced = race(experiment("4h", "$40", strategy), {L40S: 2.0})
+    assert raced.launches()[A10G] > 5
+    assert raced.held(L40S, at=0.25 * 4 * 3600) == 0
+    assert raced.dollars(L40S) < 0.05 * 40
+    assert raced.dollars(A10G) > 0.8 * 40
+    assert raced.flaps == ()
+
+
+def test_trials_move_with_the_fleet_by_their_checkpoints(folder: Path) -> None:
+    raced = race(experiment("4h", "$40", "random"), {L40S: 2.0})
+    moved = [trial for trial in raced.policy.trials.values() if trial.sessions > 1]
+    assert moved
+    assert all(max(trial.history) == 16 for trial in moved)
+    starts = _starts(raced)
+    assert all(start.start_epoch > 0 for start in starts if not start.session.endswith(".1"))
+
+
+def test_without_checkpoints_trials_finish_where_they_are(folder: Path) -> None:
+    raced = race(experiment("4h", "$40", "random"), {L40S: 2.0}, saves=False)
+    assert raced.launches()[A10G] > 5
+    assert all(trial.sessions == 1 for trial in raced.policy.trials.values())
+    assert raced.held(L40S, at=0.5 * 4 * 3600) == 0
+
+
+def _starts(raced: Raced) -> list[StartTrial]:
+    commands = (command for entry in raced.entries for command in entry.commands)
+    return [command for command in commands if isinstance(command, StartTrial)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("slower", [{}, {L40S: 2.0, A10G: 0.5}, {L40S: 1.3}, {A10G: 2.0}])
+def test_no_fleet_flaps(
+    folder: Path, slower: Mapping[str, float], strategy: str, seed: int
+) -> None:
+    raced = race(experiment("3h", "$25", strategy), slower, seed=seed)
+    assert raced.flaps == ()
+    changes = [name for name, _ in _changes(raced)]
+    assert len(changes) <= 3, "to another type at most, and back if that was wrong"
+
+
+def _changes(raced: Raced) -> list[tuple[str, float]]:
+    """Return the type of which there are more, each time that it changes."""
+    changes: list[tuple[str, float]] = []
+    for at in range(0, 3 * 3600, 60):
+        counts = {name: raced.held(name, float(at)) for name in (L40S, A10G)}
+        most = max(counts, key=lambda name: counts[name])
+        if counts[most] > 1 and (not changes or changes[-1][0] != most):
+            changes.append((most, float(at)))
+    return changes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_first_fleet_is_one_instance_until_an_epoch_has_come(
+    folder: Path, strategy: str
+) -> None:
+    raced = race(experiment("4h", "$40", strategy, instances=[L40S]), {})
+    before = raced.launches(until=raced.first_epoch - 1)
+    assert before == {L40S: 1}
+    assert raced.launches(until=raced.first_epoch + 1)[L40S] >= 5
+
+
+def test_a_fleet_doesnt_wait_long_for_an_epoch(folder: Path) -> None:
+    """One may take an hour, and a script that trains for minutes doesn't fail at once."""
+    raced = race(experiment("4h", "$40", instances=[L40S]), {L40S: 50.0})
+    assert raced.first_epoch > 0.1 * 4 * 3600
+    assert raced.launches(until=0.05 * 4 * 3600)[L40S] > 5
+
+
+def test_a_short_deadline_doesnt_wait_for_a_second_boot(folder: Path) -> None:
+    raced = race(experiment("12m", "$4", instances=[L40S]), {})
+    assert raced.launches(until=0.0)[L40S] > 5
+
+
+def test_a_script_that_was_measured_starts_on_its_whole_fleet(folder: Path) -> None:
+    raced = race(experiment("4h", "$40", instances=[L40S]), {}, certain=True)
+    assert raced.launches(until=0.0)[L40S] > 5
+
+
+def test_a_script_that_fails_at_once_costs_one_instance(folder: Path) -> None:
+    asked = experiment("4h", "$40")
+    rentables = load_problem(asked, None).rentables
+    policy = policy_of(asked, rentables, Limits(4 * 3600.0, 40.0), heartbeat=False)
+    world = SimWorld(rentables, "score", synthetic_metric("max", 1), 1)
+    ledger = MemoryLedger()
+    run(policy, _Failing(world), ledger)
+    assert policy.best is None
+    assert Raced(policy, ledger.entries, rentables).launches().total() <= 2
+    assert policy.spent(policy.now) < 0.005 * 40
+
+
+class _Failing(_Unsaved):
+    """A world in which every trial fails as it starts."""
+
+    def apply(self, command: Command) -> None:
+        super().apply(command)
+        if isinstance(command, StartTrial):
+            failed = TrialFailed(self._world.now + 1.0, command.session, "no module named x", "")
+            self._world.schedule(failed)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_cap_leaves_the_scout_a_place(folder: Path, strategy: str) -> None:
+    raced = race(experiment("4h", "$40", strategy, max_instances=3), {L40S: 4.0})
+    assert raced.launches()[A10G] >= 3
+    assert max(_at_once(raced)) <= 3
+    assert raced.flaps == ()
+
+
+def _at_once(raced: Raced) -> list[int]:
+    times = [rented.requested_at for rented in raced.policy.fleet]
+    return [raced.held(L40S, at) + raced.held(A10G, at) for at in times]
+
+
+def test_a_scout_that_the_cloud_refuses_doesnt_hold_the_run_up(folder: Path) -> None:
+    asked = experiment("4h", "$40")
+    rentables = load_problem(asked, None).rentables
+    policy = policy_of(asked, rentables, Limits(4 * 3600.0, 40.0), heartbeat=False)
+    world = _Refusing(SimWorld([_measured(r) for r in rentables], "score", _metric, 1))
+    ledger = MemoryLedger()
+    run(policy, world, ledger)
+    raced = Raced(policy, ledger.entries, rentables)
+    assert raced.launches()[L40S] > 5
+    assert raced.launches()[A10G] <= 3
+    assert raced.dollars(A10G) == 0.0
+
+
+def _metric(_config: Mapping[str, object], epoch: int) -> float:
+    return 1 - 0.9**epoch
+
+
+class _Refusing(_Unsaved):
+    """A world without instances of one type."""
+
+    def apply(self, command: Command) -> None:
+        if isinstance(command, Launch) and command.instance_type == A10G:
+            refused = LaunchFailed(self._world.now, command.intent, "None", "", kind="capacity")
+            self._world.apply(command)
+            self._world.schedule(refused)
+        else:
+            super().apply(command)
