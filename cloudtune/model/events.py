@@ -131,6 +131,8 @@ class EpochReport:
       files may then be `held` in a folder of the node.
     - `parallel`: how several workers share the model; "" if the script doesn't leave that to the
       run.
+    - `of_epoch`: where the script reported nothing, the epoch of its next report, whose metrics
+      these are; 0 for a report.
 
     A report of epoch 0 isn't an epoch: a save waits for room in a full storage.
     """
@@ -146,6 +148,7 @@ class EpochReport:
     unsaved: str = ""
     held: str = ""
     parallel: Parallel = ""
+    of_epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,7 @@ class EpochDone:
     waited: float = 0.0
     unsaved: str = ""
     parallel: Parallel = ""
+    of_epoch: int = 0
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> "EpochDone":

@@ -430,7 +430,8 @@ class RunState:
         if trial is None or event.epoch <= trial.epoch:
             return  # from an earlier session, or reported twice
         metric = event.metrics.get(self.metric.name, math.nan)
-        result = BestResult(trial.id, event.epoch, metric, event.checkpoint, event.unsaved)
+        named = event.of_epoch or event.epoch
+        result = BestResult(trial.id, named, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
             # No decision depends on it any more, but a saved result still counts.
             if event.checkpoint is not None and not diverged(metric):
@@ -446,7 +447,7 @@ class RunState:
         trial.record(event, metric)
         trial.epoch_since = self.now
         if diverged(metric):
-            trial.error = f"{self.metric.name} was {metric:g} at epoch {event.epoch}"
+            trial.error = f"{self.metric.name} was {metric:g} at epoch {named}"
             self.record.drop(trial.id)
             noted.diverged = trial
             return

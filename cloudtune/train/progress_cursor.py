@@ -1,5 +1,6 @@
 """The place of a worker in its trial, and the number of a report."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Progress:
-    """What is counted: one report per `every` units ("epoch" or "step").
+    """What is counted: one report is expected per `every` units ("epoch" or "step").
 
     `field` is the metric with the unit's number, if there is one.
     """
@@ -29,13 +30,13 @@ class Progress:
     def number(
         self, reported: int, metrics: Mapping[str, float], position: Mapping[str, Any]
     ) -> int | None:
-        """Return the number of this report, counted from 1, after `reported` ones.
+        """Return how far this report has come, in whole `every` units, after `reported` of them.
 
-        `position` are the numbers that the script passed, by unit. None for a report that doesn't
-        count: it was reported before, or comes between two that count.
+        `position` are the numbers that the script passed, by unit; without any, reports are
+        counted. None for a report that has come no further than the last.
 
         Raises:
-            UsageError: an earlier report is missing, or the number can't be read.
+            UsageError: the number can't be read.
         """
         where = position.get(self.unit)
         if where is None and self.field is not None:
@@ -47,14 +48,7 @@ class Progress:
             where = metrics[self.field]
         if where is None:
             return reported + 1
-        if where != int(where) or where < 0:
-            raise UsageError(f"report() gave {self.unit} {where!r}; it is a whole number, from 1")
-        number, between = divmod(int(where), self.every)
-        if between or number <= reported:
-            return None
-        if number > reported + 1:
-            raise UsageError(
-                f"report() gave {self.unit} {int(where):,} after {reported * self.every:,}; report "
-                f"every {self.every:,} {self.unit}s, from {self.every:,} on"
-            )
-        return number
+        if not 0 <= where < math.inf:
+            raise UsageError(f"report() gave {self.unit} {where!r}; it is a number from 0 on")
+        number = int(where // self.every)
+        return number if number > reported else None

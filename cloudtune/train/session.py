@@ -160,6 +160,8 @@ class Session:
     """What trained the last epoch of the checkpoint to resume from."""
     _kept: Mapping[str, float] | None = field(default=None, init=False)
     """The metrics of the last epoch, if the trial has its own checkpoint of it."""
+    _between: Mapping[str, float] | None = field(default=None, init=False)
+    """The metrics of the last report that came no further than the one before."""
     _waiting: bool = field(default=False, init=False)
     _granted: int = field(default=0, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -245,6 +247,7 @@ class Session:
         with self.activate():
             try:
                 function(dict(config))
+                self.conclude()
             except StopTraining:
                 return
             finally:
@@ -276,7 +279,7 @@ class Session:
                 )
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: int | None
+        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: float | None
     ) -> None:
         numbers = numbers_of(metrics)
         if checkpoint is not None and not hasattr(checkpoint, "as_directory"):
@@ -287,6 +290,7 @@ class Session:
             )
         number = self.progress.number(self.epoch, numbers, position)
         if number is None:
+            self._between = numbers
             return
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
             raise MissingMetricError(
@@ -295,7 +299,8 @@ class Session:
             )
         if self.epoch >= self.max_epoch:
             raise StopTraining
-        epoch = self.epoch + 1
+        epoch = min(number, self.max_epoch)
+        passed = range(self.epoch + 1, epoch)
         self._call_hook(epoch, self._began)
         # Before anything is stored: workers with separate models have no valid result.
         in_sync = None if self.ranks is None else self.ranks.compare(epoch, self.models)
@@ -307,7 +312,9 @@ class Session:
         self.epoch = epoch
         self._kept = None if pending is None else numbers
         if self.rank == 0:
-            seconds = time.monotonic() - self._began
+            seconds = (time.monotonic() - self._began) / (len(passed) + 1)
+            for before in passed:
+                self.report_hook(EpochReport(before, numbers, None, seconds, of_epoch=epoch))
             memory = peak_memory_mib(self.device)
             more = (saving, memory, waited_seconds() - self._waited)
             lost = self.store is not None and checkpoint is not None and pending is None
@@ -321,6 +328,11 @@ class Session:
             else:
                 self._deliveries.begin(partial(self._save, delivered, pending))
         self._wait_for_grant()
+
+    def conclude(self) -> None:
+        """Report what a script that ended before its first whole report said last."""
+        if self.epoch == 0 and self._between is not None:
+            self.report(self._between, None, **{self.progress.unit: self.progress.every})
 
     def save(self, checkpoint: Checkpoint) -> bool:
         if self.rank != 0 or self.store is None or self._kept is None:

@@ -89,6 +89,7 @@ class Setting:
     trouble: Sequence[events.Event] = ()
     mishap: Mishap = lambda _trial, _session, _epoch: ""
     saves_every: int = 1
+    reports_every: int = 1
     copies: bool = False  # on several GPUs the script trains the same model on each
     pools: Mapping[tuple[str, str, str], PoolTrace] = field(default_factory=dict)
 
@@ -424,7 +425,16 @@ class _Troubled:
         elif kind == "ended":
             self._world.drop(event.session)
             self._world.schedule(events.TrialStopped(event.at, event.session, by_itself=True))
+        if event.epoch % self._setting.reports_every:
+            event = self._passed(event, int(trial[1:]))
         return replace(event, checkpoint=None) if event.epoch % self._setting.saves_every else event
+
+    def _passed(self, event: events.EpochDone, number: int) -> events.EpochDone:
+        """Return an epoch of a script that next reports a few epochs later."""
+        every = self._setting.reports_every
+        named = -(-event.epoch // every) * every
+        metrics = {"score": self._setting.reaches(number, named)}
+        return replace(event, metrics=metrics, checkpoint=None, of_epoch=named)
 
 
 def _still(policy: RunPolicy) -> Counter[str]:

@@ -116,6 +116,15 @@ class StrategyContract:
         assert early
         assert played.policy.ending is EndReason.DONE
 
+    def test_epochs_without_a_report_are_passed(self, game: Setting) -> None:
+        played = self.play(game.but(reports_every=3))
+        assert played.policy.ending is EndReason.DONE
+        best = played.policy.state.record.seen
+        assert best is not None
+        assert best.epoch % 3 == 0, "it is that of a report"
+        number = int(best.trial[1:])
+        assert best.metric == played.setting.reaches(number, best.epoch)
+
     def test_no_number_ends_a_trial_and_holds_none_up(self, game: Setting) -> None:
         def metric(number: int, epoch: int) -> float:
             diverges = number % 2 and (number + epoch) % 6 == 0

@@ -254,9 +254,9 @@ def test_a_file_gitignore_keeps_back_is_named(tmp_path: Path) -> None:
         ),
         ("open('m', 'w').write('acc: 1\\n')", {"file": "m"}, "is no JSON object: 'acc: 1'"),
         (
-            "import cloudtune\ncloudtune.report({'accuracy': 1}, epoch=2)",
+            "import cloudtune\ncloudtune.report({'accuracy': 1}, epoch=-1)",
             {},
-            "gave epoch 2 after 0; report every 1 epochs, from 1 on",
+            "gave epoch -1; it is a number from 0 on",
         ),
         ("import cloudtune\ncloudtune.report({'acc': 1})", {}, "metric is 'accuracy'"),
     ],
@@ -330,6 +330,58 @@ with open("m", "w") as log:
     it.run(until=99, last=9)
     reported = [(report.epoch, report.metrics["accuracy"]) for report in it.reports]
     assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0)]
+
+
+RETURNS = """
+import json
+with open("m", "w") as log:
+    for step in ({steps}):
+        print(json.dumps({{"accuracy": step, "{name}": step}}), file=log, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "name", "field", "expected"),
+    [
+        # As returns of reinforcement learning: at the end of an episode, whenever that is.
+        ("72, 118, 183, 204, 437", "step", None, [(1, 118), (2, 204), (3, 437), (4, 437)]),
+        ("72, 118, 183, 204, 437", "frames", "frames", [(1, 118), (2, 204), (3, 437), (4, 437)]),
+        ("30, 60", "global_step", None, [(1, 60)]),
+        ("150, 9000", "step", None, [(1, 150), *((n, 9000) for n in range(2, 10))]),
+    ],
+)
+def test_reports_at_any_steps_count(
+    tmp_path: Path, steps: str, name: str, field: str | None, expected: list[tuple[int, float]]
+) -> None:
+    script = RETURNS.format(steps=steps, name=name)
+    progress = Progress("step", 100, field)
+    it = trial(tmp_path, script, "python main.py", program={"file": "m"}, progress=progress)
+    it.run(until=99, last=9)
+    assert [(report.epoch, report.metrics["accuracy"]) for report in it.reports] == expected
+    passed = [report.epoch for report in it.reports if report.of_epoch]
+    ends = dict(expected)
+    assert passed == [epoch for epoch in ends if ends.get(epoch + 1) == ends[epoch]]
+
+
+EVALUATES = """
+import sys, time
+for epoch in range(int(sys.argv[1])):
+    print(f"Epoch {epoch + FIRST}", flush=True)
+    time.sleep(0.02)
+    if (epoch + 1) % 20 == 0:
+        print(f"accuracy: {epoch}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_script_may_evaluate_every_few_epochs(tmp_path: Path, first: int) -> None:
+    script = EVALUATES.replace("FIRST", str(first))
+    reads = {"printed": "accuracy {accuracy}"}
+    it = trial(tmp_path, script, "python main.py {epochs}", program=reads)
+    it.run(until=40, last=40)
+    reported = [(it.epoch, it.metrics["accuracy"]) for it in it.reports if not it.of_epoch]
+    assert reported == [(20, 19.0), (40, 39.0)]
+    assert it.epochs == list(range(1, 41)), "rungs on the way are passed"
 
 
 def test_workers_that_never_meet_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

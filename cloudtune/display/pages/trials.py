@@ -120,7 +120,7 @@ def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[
         [at(epoch.report.at) for epoch in best],
         [epoch.report.metrics[report.metric] for epoch in best],
         "best so far %{y:.5g}: %{customdata[0]}, epoch %{customdata[1]}",
-        customdata=[[epoch.trial, epoch.number] for epoch in best],
+        customdata=[[epoch.trial, epoch.named] for epoch in best],
         line={"shape": "hv", "color": figures.BEST, "width": 3},
     )
     return [*traces, so_far, figures.chosen_line()]

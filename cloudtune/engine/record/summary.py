@@ -33,11 +33,13 @@ class Summary:
         trained: dict[TrialId, dict[int, float]] = {
             session.start.trial: {} for session in timeline.sessions.values()
         }
+        last = dict.fromkeys(trained, 0)
         for span in timeline.epochs:
             if span.waited:  # the last report of a repeated epoch counts
-                trained[span.trial][span.number] = span.report.metrics.get(metric, math.nan)
+                last[span.trial] = max(span.number, last[span.trial])
+                trained[span.trial][span.named] = span.report.metrics.get(metric, math.nan)
         best, name, epoch = _best(mode, trained)
-        lengths = sorted(max(history, default=0) for history in trained.values()) or [0]
+        lengths = sorted(last.values()) or [0]
         middle = median(lengths)
         return cls(best, name, epoch, len(trained), sum(lengths), lengths[0], middle, lengths[-1])
 

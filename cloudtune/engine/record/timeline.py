@@ -78,6 +78,11 @@ class EpochSpan:
         return self.report.epoch
 
     @property
+    def named(self) -> int:
+        """The epoch that its report names: a later one, if the script only passed this one."""
+        return self.report.of_epoch or self.number
+
+    @property
     def trial(self) -> TrialId:
         return self.session.start.trial
 
@@ -240,9 +245,11 @@ class Timeline:
     def counted(self) -> dict[tuple[TrialId, int], EpochSpan]:
         """Return the epochs that count, by trial and number: the last report of repeated ones.
 
-        They include saved epochs that no decision depended on any more.
+        They include saved epochs that no decision depended on any more, but none that a script only
+        passed.
         """
-        return {(e.trial, e.number): e for e in self.epochs if e.waited or _late(e)}
+        reported = [epoch for epoch in self.epochs if not epoch.report.of_epoch]
+        return {(e.trial, e.number): e for e in reported if e.waited or _late(e)}
 
     def improvements(self, metric: str, mode: Mode) -> list[EpochSpan]:
         """Return the epochs that were the best so far when they were reported, in order.

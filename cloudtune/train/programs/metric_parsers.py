@@ -2,9 +2,10 @@
 
 import itertools
 import json
+import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -13,9 +14,9 @@ from cloudtune.script.printed_lines import LinePattern
 from cloudtune.script.printed_numbers import clean, number_of
 from cloudtune.train.programs.output_lines import Lines
 
-# A whole number after the word: not 10% of them, and not half of one.
+# A whole number after the word: not 10% of an epoch, not half of one, and not how many there are.
 _EPOCH_IN_TEXT: Final = re.compile(
-    r"\bepochs?\b[^\w\n]{0,8}(\d+)(?:\.0+)?(?!\d|\.\d|\s*%)", re.IGNORECASE
+    r"\bepoch\b[^\w\n]{0,8}(\d+)(?:\.0+)?(?!\d|\.\d|\s*%)", re.IGNORECASE
 )
 # Each line with an epoch number has one of them.
 _EPOCH_NEEDLES: Final = (b"poch", b"POCH")
@@ -33,13 +34,17 @@ _EXAMPLE_LETTERS: Final = 160
 # A line that is longer and has no end yet is no report.
 _LONG: Final = 1 << 16
 _EPOCH_KEYS: Final = ("epoch", "epochs", "Epoch", "ep", "current_epoch")
+_STEP_KEYS: Final = ("step", "global_step", "steps", "timesteps", "iteration", "iter")
 
 
 class Reading(NamedTuple):
-    """A report that was read: its metrics, and the script's own epoch number, if any."""
+    """A report that was read: its metrics, and the script's own epoch number, if any.
+
+    That may be a fraction: 0.5 in the middle of the first epoch.
+    """
 
     metrics: dict[str, float]
-    epoch: int | None
+    epoch: float | None
 
 
 class Readings:
@@ -48,23 +53,32 @@ class Readings:
     The epoch number is a field of the JSON line, such as "epoch", or the last "epoch 3" or
     "Epoch: [3]" printed since the previous report. Of a line that is rewritten, such as a progress
     bar, the last state counts: a bar whose steps are the `last` epochs (or steps) has a last state
-    in each of them.
+    in each of them. `first` epochs were trained before.
     """
 
     def __init__(
-        self, path: Path, where: str, metric: str, pattern: str | None, last: int = 0
+        self,
+        path: Path,
+        where: str,
+        metric: str,
+        pattern: str | None,
+        *,
+        last: int = 0,
+        first: int = 0,
     ) -> None:
         self._where = where
         self._metric = metric
         self._pattern = None if pattern is None else LinePattern(pattern)
         self._last = last
+        self._begins = {0, 1, first, first + 1}
         needle = b"" if self._pattern is None else self._pattern.needle
         self._lines = Lines(path, (needle, *_EPOCH_NEEDLES) if needle else ())
         self.seen: set[str] = set()
         self._example = ""
         self._state: _State | None = None  # a report that may still be rewritten
         self._unfinished = ""
-        self._epoch: int | None = None
+        self.from_zero = False  # whether the script has named an epoch 0
+        self._epoch: float | None = None
         self._reported = False
         self._number: int | None = None
         self._number_at = 0.0
@@ -80,9 +94,11 @@ class Readings:
         """Whether the script's own epoch numbers have advanced without any report.
 
         The number of lines proves nothing: headers are long, and a line per batch makes hundreds
-        before the first epoch is over.
+        before the first epoch is over. Nor do epochs without the metric's name: a script may
+        evaluate every few epochs.
         """
-        return not self._reported and self._passed >= _SILENT_EPOCHS
+        was_printed = self._metric in self._example
+        return not self._reported and was_printed and self._passed >= _SILENT_EPOCHS
 
     def more(self, *, ended: bool = False) -> Iterator[Reading]:
         """Yield the reports since the last call.
@@ -137,14 +153,14 @@ class Readings:
         """Take in a line, or a part of one, that a pattern may match."""
         line = clean(line)
         mark = _EPOCH_IN_TEXT.search(line)
-        if mark is not None:
-            self._epoch = int(mark[1])
-            self._pass(self._epoch)
         numbers = self._numbers(line)
         own = epoch_of(numbers)
+        if mark is not None:
+            number = int(mark[1])
+            self._pass(number, is_report=self._metric in numbers)
         yield from self._note(line, numbers, self._epoch if own is None else own)
 
-    def _note(self, line: str, numbers: dict[str, float], epoch: int | None) -> Iterator[Reading]:
+    def _note(self, line: str, numbers: dict[str, float], epoch: float | None) -> Iterator[Reading]:
         """Take in the numbers of a line; yield the report before it, if that is over now."""
         if self._metric not in numbers:
             self.seen |= set(numbers)
@@ -170,12 +186,19 @@ class Readings:
             yield Reading(self._state.metrics, self._state.epoch)
             self._state = None
 
-    def _pass(self, number: int) -> None:
-        """Record an epoch number of the script's own."""
-        if number == self._number:
+    def _pass(self, number: int, *, is_report: bool) -> None:
+        """Record an epoch number of the script's own: a report's, or one that goes on by one.
+
+        Others, such as an option's value, say nothing of where it is.
+        """
+        goes_on = self._number is not None and number == self._number + 1
+        same = number == self._number
+        if is_report or goes_on or same or number in self._begins:
+            self._epoch = number
+            self.from_zero |= number == 0
+        if same:
             return
         now = time.monotonic()
-        goes_on = self._number is not None and number == self._number + 1
         self._passed += goes_on and now - self._number_at >= _EPOCH_SECONDS
         self._number = number
         self._number_at = now
@@ -214,7 +237,7 @@ class _State(NamedTuple):
     """
 
     metrics: dict[str, float]
-    epoch: int | None
+    epoch: float | None
     counters: tuple[tuple[int, int], ...]
     bar: bool
 
@@ -250,7 +273,16 @@ def _counters(line: str) -> tuple[tuple[tuple[int, int], ...], bool]:
     return counters, bool(counters) and _BAR.search(line) is not None
 
 
-def epoch_of(numbers: Mapping[str, float]) -> int | None:
+def epoch_of(numbers: Mapping[str, float]) -> float | None:
     """Return the script's own epoch number among its metrics; None if there is none."""
-    value = next((numbers[key] for key in _EPOCH_KEYS if key in numbers), None)
-    return int(value) if value is not None and value == int(value) else None
+    return _named(numbers, _EPOCH_KEYS)
+
+
+def step_of(numbers: Mapping[str, float]) -> float | None:
+    """Return the script's own step number among its metrics; None if there is none."""
+    return _named(numbers, _STEP_KEYS)
+
+
+def _named(numbers: Mapping[str, float], keys: Sequence[str]) -> float | None:
+    value = next((numbers[key] for key in keys if key in numbers), None)
+    return value if value is not None and 0 <= value < math.inf else None

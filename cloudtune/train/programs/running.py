@@ -37,7 +37,7 @@ from cloudtune.train.checkpoint import (
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
-from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of
+from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
 from cloudtune.train.progress_cursor import Progress
@@ -442,35 +442,47 @@ class SpokenRun(CommandRun):
 
 
 class EpochNumbers:
-    """The epoch of a report, by the script's own numbers as long as they advance one by one.
+    """Where a report stands, by the script's own numbers as long as they don't go back.
 
-    A script counts from 0 or from 1. If its numbers jump, reports are counted instead.
+    A script counts epochs from 0 or from 1, or in fractions. Where its numbers go back, reports are
+    counted instead.
     """
 
     def __init__(self, progress: Progress) -> None:
-        self._wanted = progress.unit == "epoch" and progress.every == 1 and progress.field is None
+        self._unit = progress.unit
+        self._wanted = progress.field is None
         self._offset: int | None = None  # what to add to the script's number
-        self._last: int | None = None  # its number in the previous report
+        self._last: float | None = None  # its number in the previous report
 
     def resumed(self, manifest: Manifest) -> None:
         """Learn from a checkpoint how the script has counted so far."""
         own = epoch_of(manifest.metrics)
         if own is not None and manifest.epoch - own in {0, 1}:
-            self._offset = manifest.epoch - own
+            self._offset = int(manifest.epoch - own)
 
-    def tells(self, own: int | None) -> bool:
+    def tells(self, own: float | None) -> bool:
         """Whether a number determines the epoch of a report."""
         return self._wanted and own is not None and self._offset is not None
 
-    def position(self, own: int | None, reported: int) -> dict[str, int | None]:
-        """Return the epoch of a report after `reported` epochs, as `Session.report` takes it."""
+    def position(
+        self, reading: Reading, reported: int, *, from_zero: bool = False
+    ) -> dict[str, float | None]:
+        """Return where a report after `reported` others stands, as `Session.report` takes it.
+
+        `from_zero`: the script has named an epoch 0.
+        """
+        own = reading.epoch if self._unit == "epoch" else step_of(reading.metrics)
         if not self._wanted or own is None:
             return {}
-        if self._offset is None and reported == 0 and own in {0, 1}:
-            self._offset = 1 - own
-        repeated = self._last is not None and own <= self._last
+        if self._unit == "step":
+            return {"step": own}
+        if own != int(own):
+            self._offset = 0
+        elif self._offset is None and reported == 0:
+            self._offset = int(from_zero or own == 0)
+        goes_back = self._last is not None and own < self._last
         self._last = own
-        if self._offset is None or repeated or own + self._offset > reported + 1:
+        if self._offset is None or goes_back:
             self._wanted = False
             return {}
         return {"epoch": own + self._offset}
@@ -544,10 +556,8 @@ class ReadRun(CommandRun):
         program = self._program
         log = self._post.log
         self._printed = self.folder / program.file if program.file else log
-        where = program.file or "its output"
-        metric = self._place["metric_name"]
-        self._readings = Readings(self._printed, where, metric, program.printed, program.until)
         with self._session.activate():
+            self._readings = self._new_readings()
             if program.folder is not None:
                 self._changes = Changes(self.folder / program.folder)
                 self._open = OpenFiles(self._changes.path, self.tree)
@@ -559,6 +569,9 @@ class ReadRun(CommandRun):
             self._continued = time.monotonic()
             try:
                 self._read(process)
+                if not self._stopping.is_set() and process.returncode == 0:
+                    self._session.conclude()
+                    self._epoch = self._session.epoch
             except StopTraining:
                 return
             finally:
@@ -567,6 +580,17 @@ class ReadRun(CommandRun):
                     self._read_watch.close()
         if not self._stopping.is_set():
             self._check_end(process.returncode)
+
+    def _new_readings(self) -> Readings:
+        program = self._program
+        return Readings(
+            self._printed,
+            program.file or "its output",
+            self._place["metric_name"],
+            program.printed,
+            last=program.until,
+            first=self._session.start_epoch * self._post.progress.every,
+        )
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         looked = self._continued
@@ -615,8 +639,10 @@ class ReadRun(CommandRun):
         if checkpoint is not None and later:
             saved_last = self._newest > _written_at(self._printed)
             owner = len(readings) - (1 if self._saves_after and not saved_last else 0)
-        for number, (metrics, own) in enumerate(readings, start=1):
-            position = self._numbers.position(own, self._session.epoch)
+        from_zero = self._readings.from_zero
+        for number, reading in enumerate(readings, start=1):
+            metrics, own = reading
+            position = self._numbers.position(reading, self._session.epoch, from_zero=from_zero)
             noted = metrics if own is None else {"epoch": float(own), **metrics}
             saved = checkpoint if number == owner else None
             self._session.report(noted, saved, **position)

@@ -196,13 +196,47 @@ def test_epochs_of_a_script_that_starts_over_are_early(tmp_path: Path, kind: str
     assert [report.epoch for report in again][-2:] == [3, 4]
 
 
-def test_a_number_that_stands_still_counts_no_epochs(tmp_path: Path) -> None:
+def positions(progress: Progress, *own: float | None, from_zero: bool = False) -> list[object]:
+    """Return where reports with these numbers of the script stand, each after the one before."""
+    numbers = EpochNumbers(progress)
+    result: list[object] = []
+    reported = 0
+    for number in own:
+        position = numbers.position(Reading({}, number), reported, from_zero=from_zero)
+        result.append(position.get("epoch"))
+        reported = progress.number(reported, {}, position) or reported
+    return [*result, reported]
+
+
+@pytest.mark.parametrize(
+    ("own", "from_zero", "expected"),
+    [
+        ([1, 2, 3], False, [1, 2, 3, 3]),
+        ([0, 1, 2], False, [1, 2, 3, 3]),
+        ([20, 40], False, [20, 40, 40]),
+        ([19, 39], True, [20, 40, 40]),
+        ([0.5, 1.0, 1.5, 2.0], False, [0.5, 1.0, 1.5, 2.0, 2]),
+        ([1, 1, 2, 2], False, [1, 1, 2, 2, 2]),
+        ([1, 2, 1, 2], False, [1, 2, None, None, 4]),
+        ([None, None], False, [None, None, 2]),
+        ([None, 1], False, [None, None, 2]),
+    ],
+)
+def test_a_report_belongs_to_the_epoch_that_it_names(
+    own: list[float | None], from_zero: bool, expected: list[object]
+) -> None:
+    assert positions(Progress(), *own, from_zero=from_zero) == expected
+
+
+def test_the_epoch_of_a_line_is_of_the_next_report(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    readings = Readings(path, "its output", "value", PRINTED)
-    path.write_text("Epoch 1 of it\nvalue=5\n")
-    assert list(readings.more()) == [Reading({"value": 5.0}, 1)]
-    numbers = EpochNumbers(Progress())
-    assert [numbers.position(1, reported) for reported in range(3)] == [{"epoch": 1}, {}, {}]
+    readings = Readings(path, "its output", "value", PRINTED, first=7)
+    path.write_text(
+        "Namespace(epoch=100)\nvalue=1\nEpoch 0\nvalue=2\nEpoch 1\nvalue=3\nvalue=4\n"
+        "Epoch 40: value=5\nEpoch 90\nvalue=6\nEpoch 8\nvalue=7\n"
+    )
+    assert [epoch for _, epoch in readings.more()] == [None, 0, 1, None, 40, None, 8]
+    assert readings.from_zero
 
 
 def test_an_empty_file_or_half_an_archive_is_torn(tmp_path: Path) -> None:
