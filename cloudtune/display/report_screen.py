@@ -352,6 +352,10 @@ def _show_best(out: Console, report: Report) -> None:
         f"{scale.at(best.epoch)}"
     )
     out.print(f"  configuration: {config}", markup=False)
+    epoch = report.timeline.counted().get((best.trial, best.epoch))
+    if epoch is not None and epoch.report.texts:
+        texts = ", ".join(f"{name}: {text}" for name, text in epoch.report.texts.items())
+        out.print(f"  {texts}", markup=False)
     if lost := policy.best_lost:
         out.print(
             f"  {lost.trial} reached {lost.metric:.4f} at {scale.at(lost.epoch)}, "
