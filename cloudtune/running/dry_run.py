@@ -22,12 +22,14 @@ from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
+from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import Trial
 from cloudtune.running import runner
+from cloudtune.running.variables import own_values, take
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import sampler_of
@@ -89,8 +91,9 @@ def check_script(
     trains nothing. With `times`, an epoch on one core of this machine is timed.
 
     Raises:
-        UsageError: the script has an error.
+        UsageError: the script has an error, or a variable of its environment is missing.
     """
+    own_values(experiment)
     setup = experiment.setup
     trains = experiment.trial.try_first
     if trains is None:
@@ -127,11 +130,13 @@ def try_script(
     Raises:
         UsageError: the script has an error; the message has its place and the end of its traceback.
     """
-    least = experiment.trial.gpus.min or 1
-    if least > 1 and trains:
-        return Tried(reason=f"a trial needs {least} GPUs")
-    if sys.platform != "linux":
-        return Tried(reason=f"workers run on Linux, and this is {sys.platform}")
+    if obstacle := _obstacle(experiment, trains=trains):
+        return Tried(reason=obstacle)
+    variables = take(experiment)
+    try:
+        values = variables.read()
+    except SecretError as unread:  # the role of instances may read it
+        return Tried(reason=str(unread))
     began = time.monotonic()
     trial = sampler_of(experiment).ask()
     assert trial is not None
@@ -141,9 +146,9 @@ def try_script(
         code = folder / "code" if trains else experiment.train_folder
         if trains:
             _copy(experiment.train_folder, code)
-        begin = _begin(experiment, trial, folder, epochs)
+        begin = _begin(experiment, trial, folder, epochs, variables)
         cores = 1 if times else os.cpu_count() or 1
-        end = _last_message(begin, python, code, cores=cores, ready=not trains)
+        end = _last_message(begin, python, code, values, cores=cores, ready=not trains)
         seconds = time.monotonic() - began
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
@@ -166,11 +171,24 @@ def try_script(
     raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
-def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> messages.Begin:
+def _obstacle(experiment: Experiment, *, trains: bool) -> str:
+    """Return why a script can't be tried on this machine, "" if it can."""
+    least = experiment.trial.gpus.min or 1
+    if least > 1 and trains:
+        return f"a trial needs {least} GPUs"
+    if sys.platform != "linux":
+        return f"workers run on Linux, and this is {sys.platform}"
+    return ""
+
+
+def _begin(
+    experiment: Experiment, trial: Trial, folder: Path, epochs: int, variables: Variables
+) -> messages.Begin:
     """Return the order to a worker to train a trial for some epochs, with its files in a folder."""
     slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
+    storage = str(folder / "storage")
     return messages.Begin(
-        training=runner.training_of(experiment, str(folder / "storage"), experiment.span.max),
+        training=runner.training_of(experiment, storage, experiment.span.max, variables=variables),
         slot=slot,
         command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=epochs),
         keep_from=0,
@@ -194,10 +212,17 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _last_message(
-    begin: messages.Begin, python: str, code: Path, *, cores: int, ready: bool
+    begin: messages.Begin,
+    python: str,
+    code: Path,
+    variables: Mapping[str, str],
+    *,
+    cores: int,
+    ready: bool,
 ) -> messages.Body | None:
     """Return a worker's last epoch, its failure, or its latest epoch after a minute; or None.
 
+    `variables` are added to its environment.
     With `ready`, return its first message, which says that it is set up.
     """
     ours, its = socket.socketpair()
@@ -206,7 +231,7 @@ def _last_message(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
             cwd=code,
             env={
-                **os.environ,
+                **add_to(os.environ, variables),
                 "TMPDIR": str(Path(begin.log).parent),
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(cores),

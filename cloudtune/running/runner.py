@@ -7,7 +7,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from cloudtune.infra.environments.build import Built
 from cloudtune.infra.environments.cache import is_there
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.messages import Training
+from cloudtune.infra.node.variables import Variables
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import (
     Calls,
@@ -48,6 +49,7 @@ from cloudtune.policy.base import Policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running.outcomes import Swept
 from cloudtune.running.reporter import Reporter
+from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job
@@ -212,6 +214,7 @@ class Runner:
     lease_end: float
     join_seconds: float
     last_epoch: int
+    variables: Variables = field(default_factory=Variables)
 
     @property
     def run(self) -> str:
@@ -340,11 +343,18 @@ class Runner:
 
     def _training(self) -> Training:
         losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)
-        return training_of(self.experiment, self._storage, self.last_epoch, losses)
+        return training_of(
+            self.experiment, self._storage, self.last_epoch, losses, variables=self.variables
+        )
 
 
 def training_of(
-    experiment: Experiment, storage: str, last_epoch: int, losses_per_hour: float = 0.0
+    experiment: Experiment,
+    storage: str,
+    last_epoch: int,
+    losses_per_hour: float = 0.0,
+    *,
+    variables: Variables,
 ) -> Training:
     """Return the common settings of an experiment's sessions; `losses_per_hour`: of instances."""
     return Training(
@@ -361,6 +371,7 @@ def training_of(
         compared=experiment.trial.sync != "trusted",
         has_gpus=provider_named(experiment.cloud.provider).has_gpus,
         losses_per_hour=losses_per_hour,
+        variables=variables,
     )
 
 
@@ -417,6 +428,7 @@ class Ended:
 
 def run_job(job: Job, reporter: Reporter) -> Ended:
     """Carry out a job, from its first request to the confirmed end of its last instance."""
+    variables = take(job.experiment)
     job = launchable(job)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
@@ -424,7 +436,7 @@ def run_job(job: Job, reporter: Reporter) -> Ended:
         limits = bounded(job)
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
-        runner = runner_of(job, folder, cloud)
+        runner = runner_of(job, folder, cloud, variables)
         with outliving_reporters(folder):
             reporter.on_run_start(job, policy)
         swept = runner.go(policy, folder / home.LEDGER, job.to_json(), reporter.on_event)
@@ -441,8 +453,11 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
     return provider_named(settings.provider).zones(cloud)
 
 
-def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
-    """Return the runner of a job on a cloud, with its record in a folder."""
+def runner_of(job: Job, folder: Path, cloud: Cloud, variables: Variables) -> Runner:
+    """Return the runner of a job on a cloud, with its record in a folder.
+
+    `variables` are those of its trials.
+    """
     lives = longest(job.plan, job.limits)
     return Runner(
         folder=folder,
@@ -456,6 +471,7 @@ def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
             join_seconds(rentable.profile) for rentable in (*job.rentables, *job.standins)
         ),
         last_epoch=job.experiment.span.max,
+        variables=variables,
     )
 
 

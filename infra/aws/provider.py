@@ -72,6 +72,7 @@ class Aws(Ec2Speaking):
     asks_first = "AWS"
     paced = False
     has_gpus = True
+    has_roles = True
 
     def known_types(self) -> Mapping[str, InstanceType]:
         return pricing.instance_types()

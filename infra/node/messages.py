@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cloudtune.infra.node.variables import Variables
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochReport
 from cloudtune.model.trial import Slice
@@ -35,6 +36,7 @@ class Training:
     """How often an instance that it may rent is interrupted per hour."""
     program: Program | None = None
     progress: Progress = dataclasses.field(default_factory=Progress)
+    variables: Variables = dataclasses.field(default_factory=Variables)
 
     @property
     def module(self) -> str:
@@ -82,6 +84,7 @@ class Begin:
     The workers meet at `rendezvous`, "host:port", "" for a single one. The listening socket follows
     this message, for the worker that `listens`. Output goes to `log`. `environment` is set before
     any of the user's code is imported; `gpu` is the index among the GPUs that the worker sees.
+    `refusal` is why the node can train nothing, "" if it can.
     """
 
     training: Training
@@ -94,6 +97,7 @@ class Begin:
     asked_at: float
     environment: Mapping[str, str]
     gpu: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ SPOT_SERVICE: Final = "spot.amazonaws.com"
 # The files of heads and people in a run's folder `head` (`infra.heads.store`, a layer above).
 HEAD_FILES: Final = (
     *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
+    "variables",
     "record/*",
 )
 
