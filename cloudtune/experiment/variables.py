@@ -15,6 +15,8 @@ PARAMETER_STORE: Final = "ssm"
 FILE: Final = "file"
 STORES: Final = (SECRETS_MANAGER, PARAMETER_STORE, FILE)
 
+# Of Secrets Manager and of Systems Manager's parameters; `*` would stand for others in a policy.
+_AWS_NAME = re.compile(r"[A-Za-z0-9/_+=.@-]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What cloudtune gives each worker itself: its place among the workers, and its GPUs.
 _OURS = frozenset(
@@ -48,6 +50,8 @@ class SecretSource:
         key = ""
         if store != FILE:
             name, _, key = name.partition("#")
+            if name and not _AWS_NAME.fullmatch(name):
+                raise UsageError(f"{shown(text)} can't be in a store of AWS; write {store}:NAME")
         if not name.strip() or not name.isprintable():
             raise UsageError(f"{shown(text)} names nothing in its store; write {store}:NAME")
         return cls(store, name, key)
@@ -56,9 +60,14 @@ class SecretSource:
     def is_in_aws(self) -> bool:
         return self.store != FILE
 
+    @property
+    def place(self) -> str:
+        """Its store and its name there, such as "ssm:/team/token"."""
+        return f"{self.store}:{self.name}"
+
     def __str__(self) -> str:
         key = f"#{self.key}" if self.key else ""
-        return f"{self.store}:{self.name}{key}"
+        return f"{self.place}{key}"
 
 
 def _check_name(name: object) -> str:
