@@ -24,7 +24,7 @@ from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
-from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
+from cloudtune.infra.sent_files import IGNORE_FILE, link_folder, refuse_unsendable, sent_files
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import Trial
@@ -32,6 +32,7 @@ from cloudtune.running import runner
 from cloudtune.running.variables import own_values, take
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
+from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.storage import LOGS
 
@@ -94,6 +95,7 @@ def check_script(
         UsageError: the script has an error, or a variable of its environment is missing.
     """
     own_values(experiment)
+    check_files(experiment)
     setup = experiment.setup
     trains = experiment.trial.try_first
     if trains is None:
@@ -110,6 +112,25 @@ def check_script(
     elif trains:
         to_stderr(str(tried))
     return tried
+
+
+def check_files(experiment: Experiment) -> None:
+    """Check that what instances get of the script's folder can be sent; note what is left out.
+
+    Raises:
+        UsageError: a file can't be read, or they are too large; the message names one.
+    """
+    folder = experiment.train_folder
+    if not provider_named(experiment.cloud.provider).sends_files:
+        return
+    links: list[Path] = []
+    try:
+        refuse_unsendable(folder, leave_out=links.append)
+    except UsageError as error:
+        raise UsageError(f"{error}; nothing was launched") from None
+    for link in links:
+        name = link.relative_to(folder).as_posix()
+        to_stderr(f"note: not sent: {name}, a link to a folder that it is in")
 
 
 def try_script(
@@ -145,7 +166,8 @@ def try_script(
         folder = Path(name).resolve()
         code = folder / "code" if trains else experiment.train_folder
         if trains:
-            _copy(experiment.train_folder, code)
+            code.mkdir()
+            _fill(code, experiment)
         begin = _begin(experiment, trial, folder, epochs, variables)
         cores = 1 if times else os.cpu_count() or 1
         end = _last_message(begin, python, code, values, cores=cores, ready=not trains)
@@ -164,8 +186,9 @@ def try_script(
             return Tried(seconds, reason=error)
         path = _PATH.search(error)
         is_named = ".gitignore" in error  # by the command's own worker
-        if path and not is_named and (experiment.train_folder / path[1]).exists():
-            error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
+        sends = provider_named(experiment.cloud.provider).sends_files
+        if sends and path and not is_named and (experiment.train_folder / path[1]).exists():
+            error += f"; it is there, but isn't sent: !{path[1]} in {IGNORE_FILE} sends it"
     advice = _advice(trial.config) if trains else ""
     message = _message(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
@@ -200,13 +223,17 @@ def _begin(
     )
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.mkdir()
+def _fill(target: Path, experiment: Experiment) -> None:
+    """Fill a folder with what the script finds beside it where it trains."""
+    source = experiment.train_folder
+    if not provider_named(experiment.cloud.provider).sends_files:
+        link_folder(source, target, identity_of(experiment).files)
+        return
     for path in sent_files(source):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.stat().st_size > _LINKED_BYTES:
-            copy.symlink_to(path.absolute())
+            copy.symlink_to(os.path.realpath(path))
         else:
             shutil.copy(path, copy)
 

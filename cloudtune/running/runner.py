@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,6 +52,7 @@ from cloudtune.running.reporter import Reporter
 from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
+from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job
 from cloudtune.script.command import words_of
 from cloudtune.strategies.offers import by_worth, means_within
@@ -304,6 +305,7 @@ class Runner:
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
             delivery=self._delivery(),
             boot_logs=f"{self._storage}/boot",
+            source_files=None if self._provider.sends_files else _source_files(self.experiment),
         )
         joined = self._provider.joined(self.folder, rental)
         return CloudWorld(
@@ -346,6 +348,11 @@ class Runner:
         return training_of(
             self.experiment, self._storage, self.last_epoch, losses, variables=self.variables
         )
+
+
+def _source_files(experiment: Experiment) -> Collection[str]:
+    """Return the files whose later changes must not reach a run's trials, by their paths."""
+    return tuple(identity_of(experiment).files)
 
 
 def training_of(

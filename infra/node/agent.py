@@ -153,8 +153,13 @@ class Agent:
         # The user's variables, which the user's module may read as it is imported.
         self._variables = self._read_variables()
         seen = self._environment((0,), 1.0)  # one GPU, if any, like its forks
-        environment = {**add_to(os.environ, self._variables), **seen}
-        self._forks = Forks(training.module, environment, logs / "zygote.log", self._note_exit)
+        folder = training.folder
+        # As Ray has it for a folder that it has copied.
+        found = {**os.environ} if not folder else add_to(os.environ, {"PYTHONPATH": folder})
+        environment = {**add_to(found, self._variables), **seen}
+        self._forks = Forks(
+            training.module, environment, logs / "zygote.log", self._note_exit, folder or None
+        )
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
 
     def _read_variables(self) -> dict[str, str]:

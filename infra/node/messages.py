@@ -37,6 +37,8 @@ class Training:
     program: Program | None = None
     progress: Progress = dataclasses.field(default_factory=Progress)
     variables: Variables = dataclasses.field(default_factory=Variables)
+    folder: str = ""
+    """The folder to train in, where the node is the user's machine; "" for the current one."""
 
     @property
     def module(self) -> str:
