@@ -162,10 +162,10 @@ def test_an_unknown_cloud_stays(bench: Bench, run: Path, monkeypatch: pytest.Mon
 
 
 def test_a_refusal_keeps_it(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError("read-only")
 
-    monkeypatch.setattr(removal.shutil, "rmtree", refuse)
+    monkeypatch.setattr(removal, "_remove", refuse)
     check_stays(bench, run, "read-only", code=1)
 
 
