@@ -1,7 +1,6 @@
 """The messages between the controller, the agents of the nodes, and the workers."""
 
 import dataclasses
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TypeAlias
 from cloudtune.infra.node.variables import Variables
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochReport
+from cloudtune.model.plain_text import clean
 from cloudtune.model.trial import Slice
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
@@ -141,15 +141,13 @@ class Epoch:
     report: EpochReport
 
 
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
 def plain(text: str, most: int) -> str:
-    """Return a script's text without control sequences, and of at most `most` bytes in UTF-8.
+    """Return a script's text without escapes, and of at most `most` bytes in UTF-8.
 
-    A longer text loses its middle, with a note. Invalid characters become escapes.
+    It has no direction marks either. A longer text loses its middle, with a note. Invalid
+    characters become escapes.
     """
-    data = _CONTROL.sub("", text).encode("utf-8", "backslashreplace")
+    data = clean(text).encode("utf-8", "backslashreplace")
     if len(data) > most:
         half = most // 2
         note = f"\n[{len(data) - 2 * half:,} bytes left out]\n".encode()

@@ -77,7 +77,9 @@ def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture
     text = drop_checksums(ledger)
     assert '"ValueError: lr"' in text
     ledger.write_text(
-        text.replace('"ValueError: lr"', '"=cmd|\\ud800 calc"').replace('"loss"', '"@x"')
+        text.replace('"ValueError: lr"', '"=cmd|\\ud800 \\u001b]0;x\\u0007\\u202ecalc"').replace(
+            '"loss"', '"@x"'
+        )
     )
     assert called(capsys, "export", "--to", "csv").code == 0
     errors = {row["trial"]: row["error"] for row in rows_of(folder, "trials")}

@@ -45,6 +45,12 @@ def test_logs_stand_in_order_below_whose_they_are(bench: Bench, kept: Path) -> N
     ]
 
 
+def test_a_terminal_gets_no_escapes_of_a_script(bench: Bench, kept: Path) -> None:
+    (kept / "t00.1.0.log").write_text("10 %\r100 %\n\x1b[2J\x1b]0;owned\x07red \u202ekcolb\n")
+    shown = bench.here("logs", "--", kept.parent.name, "t00").out
+    assert shown == "==> t00, session 1, rank 0 <==\n10 %\n100 %\nred kcolb\n"
+
+
 def test_a_trial_s_own_are_reported_alone(bench: Bench, run: Path, kept: Path) -> None:
     result = bench.here("logs", run.name, "t01").out
     assert result.count("==>") == 3
