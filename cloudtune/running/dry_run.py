@@ -170,7 +170,8 @@ def try_script(
             _fill(code, experiment)
         begin = _begin(experiment, trial, folder, epochs, variables)
         cores = 1 if times else os.cpu_count() or 1
-        end = _last_message(begin, python, code, values, cores=cores, ready=not trains)
+        found = _without_traces(add_to(os.environ, values), folder, cores)
+        end = _last_message(begin, python, code, found, ready=not trains)
         seconds = time.monotonic() - began
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
@@ -242,14 +243,12 @@ def _last_message(
     begin: messages.Begin,
     python: str,
     code: Path,
-    variables: Mapping[str, str],
+    environment: Mapping[str, str],
     *,
-    cores: int,
     ready: bool,
 ) -> messages.Body | None:
     """Return a worker's last epoch, its failure, or its latest epoch after a minute; or None.
 
-    `variables` are added to its environment.
     With `ready`, return its first message, which says that it is set up.
     """
     ours, its = socket.socketpair()
@@ -257,14 +256,7 @@ def _last_message(
         process = subprocess.Popen(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
             cwd=code,
-            env={
-                **add_to(os.environ, variables),
-                "TMPDIR": str(Path(begin.log).parent),
-                "CUDA_VISIBLE_DEVICES": "",
-                "OMP_NUM_THREADS": str(cores),
-                "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
-                "WANDB_MODE": "disabled",  # nothing worth keeping
-            },
+            env=environment,
             pass_fds=[its.fileno()],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -299,6 +291,18 @@ def _last_message(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         connection.close()
+
+
+def _without_traces(environment: Mapping[str, str], folder: Path, cores: int) -> dict[str, str]:
+    """Return an environment for a worker that leaves nothing behind, on so many cores."""
+    return {
+        **environment,
+        "TMPDIR": str(folder),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": str(cores),
+        "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
+        "WANDB_MODE": "disabled",  # nothing worth keeping
+    }
 
 
 def _as_users(text: str, code: Path, folder: Path) -> str:

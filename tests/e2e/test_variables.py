@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+import cloudtune
+from cloudtune.errors import UsageError
+from cloudtune.experiment import Experiment
+from cloudtune.runs.job import Job
 from tests.bench import Bench
 
 KEY = "sk-7f3e9a1c-of-nobody"
@@ -96,6 +100,28 @@ def test_a_script_is_tried_with_them(bench: Bench, experiment: Path) -> None:
     experiment.write_text(f"{text}reports: {{printed: 'loss {{loss}}'}}\n")
     (bench.folder / "main.py").write_text(COMMAND)
     bench.here("try", experiment).succeeded("one trial reported after ")
+
+
+def test_a_resumed_run_takes_them_again(bench: Bench, simulated: list[Job]) -> None:
+    path = bench.ready()
+    with path.open("a") as file:
+        file.write("env: [WANDB_API_KEY]\n")
+    bench.environment["WANDB_API_KEY"] = KEY
+    bench.here("run", path, "-q").succeeded()
+    del bench.environment["WANDB_API_KEY"]
+    bench.here("resume", "--trials", "+2").refused("env: WANDB_API_KEY isn't set in this")
+    assert bench.recorded("WANDB_API_KEY")
+    assert not bench.recorded(KEY)
+
+
+@pytest.mark.usefixtures("at_home", "simulated")
+def test_from_python_it_is_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {**Experiment.load(bench.ready()).to_json(), "env": ["WANDB_API_KEY"]}
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    with pytest.raises(UsageError, match="env: WANDB_API_KEY isn't set in this environment"):
+        cloudtune.run(fields, progress=False)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert cloudtune.run(fields, progress=False).best is not None
 
 
 def test_plans_need_none(bench: Bench, experiment: Path) -> None:
