@@ -44,10 +44,11 @@ class Variables:
 
     def hide(self, text: str, values: Mapping[str, str]) -> str:
         """Return a text with the name of a private variable in place of its value."""
-        for name in sorted(self.private):
-            value = values.get(name, "")
-            if len(value) >= _SHORTEST_HIDDEN:
-                text = text.replace(value, f"[{name}]")
+        present = {name: values[name] for name in self.private if name in values}
+        # The longest first: one may be a part of another.
+        for name in sorted(present, key=lambda name: (-len(present[name]), name)):
+            if len(present[name]) >= _SHORTEST_HIDDEN:
+                text = text.replace(present[name], f"[{name}]")
         return text
 
     def hide_in_bytes(self, data: bytes, values: Mapping[str, str]) -> bytes:

@@ -16,6 +16,7 @@ from xml.sax.saxutils import unescape
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 from moto.s3.models import s3_backends
+from moto.secretsmanager.models import secretsmanager_backends
 from werkzeug.wrappers import Request
 
 from tests.aws_stand_in.policies import Asked
@@ -104,7 +105,11 @@ def asked(service: str, region: str, request: Request) -> list[Asked]:
     if target:
         action = f"{service}:{target.rpartition('.')[2]}"
         given = json.loads(request.get_data() or b"{}")
-        resources = [_parameter(region, given["Name"])] if "Name" in given else ["*"]
+        resources = ["*"]
+        if service == "secretsmanager" and "SecretId" in given:
+            resources = [_secret(region, given["SecretId"])]
+        elif "Name" in given:
+            resources = [_parameter(region, given["Name"])]
         return [Asked(action, resource, context) for resource in resources]
     parameters = dict(parse_qsl(request.get_data(as_text=True), keep_blank_values=True))
     if service == "iam":
@@ -122,6 +127,13 @@ def _parameter(region: str, name: str) -> str:
     """Return the ARN of a parameter of Systems Manager; AWS's public ones have no account."""
     account = "" if name.startswith("/aws/") else DEFAULT_ACCOUNT_ID
     return f"arn:aws:ssm:{region}:{account}:parameter/{name.lstrip('/')}"
+
+
+def _secret(region: str, name: str) -> str:
+    """Return the ARN of a secret, which ends with six characters of AWS's own."""
+    stored = secretsmanager_backends[DEFAULT_ACCOUNT_ID][region].secrets.get(name)
+    arn = f"arn:aws:secretsmanager:{region}:{DEFAULT_ACCOUNT_ID}:secret:{name}-AbCdEf"
+    return arn if stored is None else str(stored.arn)
 
 
 def _iam(parameters: Mapping[str, str], context: Mapping[str, list[str]]) -> Iterator[Asked]:

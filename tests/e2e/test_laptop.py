@@ -20,15 +20,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.walk("it boots heads and nodes fr
 
 KEY = "wandb-of-nobody"
 TOKEN = "hf-of-nobody"
+ENTITY = "team-of-nobody"
+NAMED = "ssm:/team/token,aws-secretsmanager:wandb"
 # Without the values, as the bucket gets the script.
 USES = (
     f"assert len(os.environ['WANDB_API_KEY']) == {len(KEY)}; "
-    f"assert len(os.environ['HF_TOKEN']) == {len(TOKEN)}"
+    f"assert len(os.environ['HF_TOKEN']) == {len(TOKEN)}; "
+    f"assert len(os.environ['WANDB_ENTITY']) == {len(ENTITY)}"
 )
 STORED = f"""
-import boto3
+import boto3, json
 ssm = boto3.client("ssm", region_name="us-east-1")
 ssm.put_parameter(Name="/team/token", Value={TOKEN!r}, Type="SecureString")
+secrets = boto3.client("secretsmanager", region_name="us-east-1")
+secrets.create_secret(Name="wandb", SecretString=json.dumps({{"entity": {ENTITY!r}}}))
 """
 FOUND = f"""
 import boto3, gzip
@@ -38,7 +43,7 @@ for page in s3.get_paginator("list_objects_v2").paginate(Bucket={BUCKET!r}):
         data = s3.get_object(Bucket={BUCKET!r}, Key=each["Key"])["Body"].read()
         data = gzip.decompress(data) if each["Key"].endswith(".gz") else data
         sealed = each["Key"].endswith("head/variables")
-        if sealed or {KEY.encode()!r} in data or {TOKEN.encode()!r} in data:
+        if sealed or any(it in data for it in {[KEY.encode(), TOKEN.encode(), ENTITY.encode()]}):
             print(each["Key"])
 """
 FROM_PYTHON = """
@@ -87,11 +92,12 @@ boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{
 def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     before = outside.instances()
     outside.python("owner", STORED)
-    named = outside("owner", "cloudtune", "aws", "setup", "--yes", "--secrets", "ssm:/team/token")
+    named = outside("owner", "cloudtune", "aws", "setup", "--yes", "--secrets", NAMED)
     named.succeeded("update NodeRole")
     outside.script_on("ann", f"import time; time.sleep(0.5); print(f'this is {{epoch=}}'); {USES}")
     with (outside.files_of("ann") / "experiment.yaml").open("a") as file:
-        file.write("env: [WANDB_API_KEY]\nsecrets: {HF_TOKEN: ssm:/team/token}\n")
+        file.write("env: [WANDB_API_KEY]\nsecrets: {HF_TOKEN: ssm:/team/token, ")
+        file.write("WANDB_ENTITY: aws-secretsmanager:wandb#entity}\n")
     planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
     assert "an instance for $0.1075 an hour" in planned.out  # with a disk of 15 GB, an address
