@@ -284,7 +284,6 @@ class SpendingFleet(Unplanned):
         for rentable in self.offers.by_price:
             offer = rentable.offer
             fits = offer.gpus >= width and width in view.profiled(offer).profile.epoch
-            fits = fits and not self.offers.race.is_left(offer)
             if not fits or view.avoided(offer) or offer.usd_per_second == 0:
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))

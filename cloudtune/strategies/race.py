@@ -42,7 +42,8 @@ ENOUGH = 2
 SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
 MOVES = 2
-SURE = 1.0
+# It moves where that pays though the ratio is off by as many deviations.
+SURE = 1.5
 # The share of the time within which a fleet that is held back must be requested: for a first
 # epoch, and for scouts if money bounds the fleet, which then is as much larger later on.
 SECOND_BOOT = 0.05
@@ -67,8 +68,9 @@ def expected_saving(ratio: float, spread: float) -> float:
 class Race:
     """The GPU models of a run: which is tried beside the chosen one, and which were left.
 
-    `scouts` are the offers of which one instance joins, `left` the GPU models that aren't rented
-    any more. `small` says that the fleet is one instance for now, `moves` how often it has moved.
+    `scouts` are the offers of which one instance joins, `left` the GPU models that were given up,
+    with the run second. `small` says that the fleet is one instance for now, `moves` how often it
+    has moved.
     """
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
@@ -78,7 +80,7 @@ class Race:
         self._assumed = profile.provenance.origin == ASSUMED and not profile.seen
         self.small = self.on and self._assumed
         self.scouts: tuple[Offer, ...] = ()
-        self.left: set[str] = set()
+        self.left: dict[str, float] = {}
         self.moves = 0
         self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
@@ -91,12 +93,12 @@ class Race:
         """Whether to decide again: epochs have doubled, or a scout didn't come or took too long."""
         if not self.on:
             return False
-        self.left.discard(_gpu(chosen))
+        self.left.pop(_gpu(chosen), None)
         lost = [scout for scout in self.scouts if view.avoided(scout)]
         if self.scouts and self._spent(view, self.scouts) > SCOUTING * _budget(view):
             lost = [*self.scouts]
         for scout in lost:
-            self._leave(scout)
+            self._leave(view, scout)
         return bool(lost) or self._news != view.news
 
     def decide(self, view: View, chosen: Offer, ranked: Sequence[Rentable], means: Means) -> Offer:
@@ -108,14 +110,14 @@ class Race:
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
         if best is not None and self._pays(view, here, best, means):
-            self._leave(here.offer)
+            self._leave(view, here.offer)
             here = best
             self.moves += 1
-        self.left.discard(_gpu(here.offer))
+        self.left.pop(_gpu(here.offer), None)
         self.scouts = tuple(o for o in self.scouts if _gpu(o) != _gpu(here.offer))
         for scout in self.scouts:
             if not self._stays(view, here, scout, ranked, means):
-                self._leave(scout)
+                self._leave(view, scout)
         more = self._worth_sending(view, here, ranked, means)
         # If money bounds the fleet, it is as much larger after a wait.
         bounded = means.buy(here).instances < min(here.most, means.instances)
@@ -125,9 +127,9 @@ class Race:
             self.scouts += more
         return here.offer
 
-    def _leave(self, offer: Offer) -> None:
-        """Rent no more instances of a GPU model, and return those that there are."""
-        self.left.add(_gpu(offer))
+    def _leave(self, view: View, offer: Offer) -> None:
+        """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
+        self.left[_gpu(offer)] = view.now
         self.scouts = tuple(scout for scout in self.scouts if _gpu(scout) != _gpu(offer))
 
     def follow(self, view: View, chosen: Offer) -> None:
