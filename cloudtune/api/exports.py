@@ -212,7 +212,8 @@ def _wandb(result: Result, target: str) -> str:
                 )
                 run.config.update(_about(result, trial))
                 for epoch in epochs.get(trial.id, ()):
-                    run.log({**epoch.report.metrics, "epoch": epoch.number}, step=epoch.number)
+                    values = {**epoch.report.texts, **epoch.report.metrics, "epoch": epoch.number}
+                    run.log(values, step=epoch.number)
                 run.finish(exit_code=1 if trial.error else 0)
         finally:
             wandb.teardown()  # its service is a process

@@ -128,17 +128,23 @@ class Result:
 
     @cached_property
     def best(self) -> Best | None:
-        """The best epoch and its checkpoint; None if no epoch was reported."""
+        """The best epoch and its checkpoint; None if no epoch was reported.
+
+        If that checkpoint can't be read, the epoch that was delivered instead.
+        """
         best = self.report.policy.best
         if best is None:
             return None
-        epoch = self._epochs.get((best.trial, best.epoch))
+        delivery = self.report.delivery
+        trial = best.trial if delivery is None else delivery.trial
+        number = best.epoch if delivery is None else delivery.epoch
+        epoch = self._epochs.get((trial, number))
         return Best(
-            trial=best.trial,
-            config=nested(self.report.policy.trials[best.trial].trial.config),
+            trial=trial,
+            config=nested(self.report.policy.trials[trial].trial.config),
             metrics={self.metric: best.metric} if epoch is None else dict(epoch.report.metrics),
-            epoch=best.epoch,
-            checkpoint=self.report.best_folder or self.report.kept,
+            epoch=number,
+            checkpoint=self.report.kept if delivery is None else delivery.path,
         )
 
     @cached_property
@@ -216,7 +222,8 @@ class Result:
     def history(self) -> pd.DataFrame:
         """One row per epoch of each trial, in the order in which they ended.
 
-        `trial`, `epoch` (from 1), one column per reported metric (NaN where missing), `seconds` (of
+        `trial`, `epoch` (from 1), one column per reported metric (NaN where missing) or text,
+        `seconds` (of
         the run, when the epoch ended), `took` (seconds), `width` (GPUs; less than 1 is a share of
         one), `instance` (comma-separated if there are several) and `checkpoint`. If an epoch was
         trained again, the last result counts. A metric with the name of one of these columns is in
@@ -224,11 +231,13 @@ class Result:
         """
         epochs = sorted(self._epochs.values(), key=lambda epoch: epoch.report.at)
         metrics = dict.fromkeys(name for epoch in epochs for name in epoch.report.metrics)
-        named = {name: _column(name, _EPOCHS) for name in metrics}
+        texts = dict.fromkeys(name for epoch in epochs for name in epoch.report.texts)
+        named = {name: _column(name, _EPOCHS) for name in (*metrics, *texts)}
         rows = [
             {
                 "trial": epoch.trial,
                 "epoch": epoch.number,
+                **{named[name]: value for name, value in epoch.report.texts.items()},
                 **{named[name]: value for name, value in epoch.report.metrics.items()},
                 "seconds": epoch.report.at,
                 "took": epoch.report.seconds,
@@ -240,7 +249,9 @@ class Result:
             }
             for epoch in epochs
         ]
-        return frame(rows, (*_EPOCHS[:2], *named.values(), *_EPOCHS[2:]), numbers=named.values())
+        columns = dict.fromkeys(named.values())
+        numbers = [named[name] for name in metrics if name not in texts]
+        return frame(rows, (*_EPOCHS[:2], *columns, *_EPOCHS[2:]), numbers=numbers)
 
     @cached_property
     def gpus(self) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
 from cloudtune.errors import UsageError, shown
+from cloudtune.experiment.search_space import plain
 from cloudtune.experiment.spaces import (
     MUTATORS,
     PlaceError,
@@ -82,7 +83,7 @@ def _parameter(value: object) -> object:
     if model_named(value):
         return value
     try:
-        return parameter_jsonable(parse_parameter(value))
+        return parameter_jsonable(parse_parameter(plain(value)))
     except PlaceError as error:
         raise refuse(str(error), *error.path) from None
 

@@ -23,6 +23,7 @@ from cloudtune.experiment.cloud import CloudSettings, line_of, provider_of
 from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.overrides import of_provider, override, with_place
+from cloudtune.experiment.search_space import contains, plain
 from cloudtune.experiment.sections import (
     Checkpoints,
     ProgressSettings,
@@ -173,7 +174,9 @@ class Experiment(Section):
     search: dict[field_types.ParameterName, field_types.Parameter] = Field(
         min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
     )
-    initial: tuple[dict[str, Any], ...] = Field(default=(), examples=["[{lr: 0.1}]"])
+    initial: Annotated[tuple[dict[str, Any], ...], BeforeValidator(plain)] = Field(
+        default=(), examples=["[{lr: 0.1}]"]
+    )
     trials: field_types.Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: field_types.Whole = Field(default=3, ge=2, le=1000, examples=["3"])
@@ -415,6 +418,12 @@ class Experiment(Section):
         """The name of the training function in its file, or the command."""
         return self.train if self.runs_command else self.train.rpartition(":")[2]
 
+    @property
+    def _falses(self) -> set[str]:
+        """The parameters that may be false, by flat names."""
+        space = self.space
+        return {space.flat_name(name) for name in space if contains(space[name], value=False)}
+
     def check_train(self) -> None:
         """Check that the training function or command exists, and its calls of cloudtune and Ray.
 
@@ -426,7 +435,13 @@ class Experiment(Section):
         """
         if self.runs_command:
             here = PROVIDERS[self.cloud.provider].here
-            check_command(self.train, self.directory, reads=self.reports.any, here=here)
+            check_command(
+                self.train,
+                self.directory,
+                reads=self.reports.any,
+                here=here,
+                falses=self._falses,
+            )
             return
         check_function(self.train_file, self.train_function)
         check_names(self.train_file, self.train_function)

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from cloudtune.errors import ExperimentError, allowed_names, shown
 
-Value: TypeAlias = str | int | float | bool | None
+# A list is one value, as it is in JSON.
+Value: TypeAlias = "str | int | float | bool | list[Value] | None"
 
 # Draws only use `Random.random`, whose sequence Python promises to keep.
 
@@ -181,6 +182,17 @@ _NAMES = {kind: name for name, kind in (_RANGES | _LISTS).items()}
 DISTRIBUTIONS = tuple(_RANGES | _LISTS)
 
 
+def plain(value: object) -> object:
+    """Return a value as JSON has it: NumPy's numbers and arrays, tuples and ranges turned."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {name: plain(below) for name, below in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [plain(item) for item in value]
+    return value
+
+
 def parse_domain(value: object) -> Domain:
     """Return the domain of `{loguniform: [1e-4, 1]}`, `{choice: [16, 32]}` or a plain value.
 
@@ -192,7 +204,7 @@ def parse_domain(value: object) -> Domain:
     if isinstance(value, list | tuple | set):
         raise ExperimentError(
             f"{shown(value)} is a list; to choose one of them write {{choice: [...]}}, "
-            "to try each write {grid: [...]}"
+            "to try each write {grid: [...]}, and for a value that is a list {choice: [[...]]}"
         )
     if not isinstance(value, Mapping):
         return Constant(_scalar(value) if value is not None else None)
@@ -318,7 +330,7 @@ def _check_numbers(low: object, high: object, q: object = 1) -> None:
 
 
 def _scalar(value: object) -> Value:
-    """Return the value if JSON can represent it: text, a finite number, true, false, null."""
+    """Return the value if JSON can represent it: text, finite numbers, true, false, null, lists."""
     if isinstance(value, str):
         if not value.isprintable():
             raise ExperimentError(f"the text {shown(value)} has characters that can't be printed")
@@ -333,6 +345,8 @@ def _scalar(value: object) -> Value:
         return value
     if value is None:
         return None
+    if isinstance(value, list):
+        return [_scalar(item) for item in value]
     raise ExperimentError(
-        f"{shown(value)} is no value here; write text, a number, true, false or null"
+        f"{shown(value)} is no value here; write text, a number, true, false, null or a list"
     )

@@ -5,7 +5,7 @@ check in each driver until it is handled there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from cloudtune.model.trial import Parallel
@@ -131,6 +131,7 @@ class EpochReport:
       files may then be `held` in a folder of the node.
     - `parallel`: how several workers share the model; "" if the script doesn't leave that to the
       run.
+    - `texts`: what the script reported that is no number; it is shown, and compares nothing.
     - `of_epoch`: where the script reported nothing, the epoch of its next report, whose metrics
       these are; 0 for a report.
 
@@ -149,6 +150,7 @@ class EpochReport:
     held: str = ""
     parallel: Parallel = ""
     of_epoch: int = 0
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class EpochDone:
     unsaved: str = ""
     parallel: Parallel = ""
     of_epoch: int = 0
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> "EpochDone":

@@ -4,12 +4,14 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from cloudtune.errors import ExperimentError, nearest
 from cloudtune.script.command import Word, words_of
 from cloudtune.script.functions import mentions, parse_file
+from cloudtune.script.options import options_in
 from cloudtune.script.printed_lines import EXAMPLE
 
 _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
@@ -47,10 +49,13 @@ def _plain(word: Word) -> str:
     return "".join(part if isinstance(part, str) else "{}" for part in word)
 
 
-def check_command(command: str, folder: Path, *, reads: bool, here: bool) -> None:
+def check_command(
+    command: str, folder: Path, *, reads: bool, here: bool, falses: Collection[str] = ()
+) -> None:
     """Check that the command's program and script exist, and that something reports.
 
     `reads`: the experiment says where its metrics are read. `here`: it will run on this machine.
+    `falses` are the parameters that may be false.
 
     Raises:
         ExperimentError: it can't train; the message says why.
@@ -59,13 +64,31 @@ def check_command(command: str, folder: Path, *, reads: bool, here: bool) -> Non
     script = script_of(command, folder)
     if script.suffix != ".py":
         return
-    parse_file(script)
+    tree = parse_file(script)
+    for option in options_in(tree):
+        if option.makes_bool and (name := _filled(words_of(command), option.names, falses)):
+            raise ExperimentError(
+                f"{script}:{option.line}: {option.flag} has type=bool, and argparse makes True of "
+                f'every text, "False" too, so {{{name}}} would change nothing; in the script write '
+                "action=argparse.BooleanOptionalAction, and in train "
+                f"{{{name}:{option.flag}}}"
+            )
     if not reads and not mentions(folder, b"cloudtune"):
         raise ExperimentError(
             f"{script}: nothing reports: no file in {folder} names cloudtune. Call "
             "cloudtune.report({…}) once an epoch, or say where its numbers are: "
             f"reports: {{file: metrics.jsonl}} or {{printed: '{EXAMPLE}'}}"
         )
+
+
+def _filled(words: Sequence[Word], option: Collection[str], parameters: Collection[str]) -> str:
+    """Return which of the parameters an option gets as its value; "" if none."""
+    for before, word in zip(["", *map(_plain, words)], words, strict=False):
+        given = [part[0] for part in word if not isinstance(part, str) and part[1] is None]
+        to_option = before in option or _plain(word).partition("=")[0] in option
+        if to_option and given and given[0] in parameters:
+            return given[0]
+    return ""
 
 
 def _check_program(program: str, folder: Path, *, here: bool) -> None:

@@ -217,7 +217,7 @@ def read_script(script: Path) -> Draft:
         epochs=epochs,
         reads_reports=bool(metric) and not prints,
         prints=prints,
-        notes=tuple(_notes(options)),
+        notes=(*_notes(options), *_bools(options)),
     )
 
 
@@ -246,6 +246,17 @@ def _notes(options: Sequence[Option]) -> Iterator[str]:
     flag = "an option that loads them" if resumes is None else resumes.flag
     yield f"# checkpoints: {{folder: {folder}}}  # where it saves; then trials can pause and move,"
     yield f"#   with `{flag} {{resume}}/FILE` in train (docs/commands.md)"
+
+
+def _bools(options: Sequence[Option]) -> Iterator[str]:
+    """Yield a line for each option that can't be turned off by a text."""
+    for option in options:
+        if option.makes_bool:
+            yield f"# line {option.line}: {option.flag} has type=bool: any text is True there;"
+            yield (
+                "#   to tune it, write action=argparse.BooleanOptionalAction there, and "
+                f"{{{option.name}:{option.flag}}} in train"
+            )
 
 
 def _function(tree: ast.Module) -> ast.FunctionDef | None:

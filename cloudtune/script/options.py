@@ -14,7 +14,8 @@ class Option:
     """An option as its call defines it: `names` such as ("-b", "--batch-size"), and the rest.
 
     Or a key of a configuration, with a single name. `default` is UNKNOWN if it isn't a literal;
-    `takes_value` is False for a flag, and with an `action`.
+    `takes_value` is False for a flag, and with an `action`. `makes_bool`: argparse calls bool() on
+    its text, which is true of every text but the empty one.
     """
 
     names: tuple[str, ...]
@@ -22,6 +23,7 @@ class Option:
     default: Any = UNKNOWN
     choices: tuple[Any, ...] = ()
     takes_value: bool = True
+    makes_bool: bool = False
 
     @property
     def flag(self) -> str:
@@ -61,6 +63,9 @@ def options_in(tree: ast.Module) -> Iterator[Option]:
                 default=literal(keywords["default"]) if "default" in keywords else UNKNOWN,
                 choices=tuple(choices) if isinstance(choices, list | tuple) else (),
                 takes_value=not action and "is_flag" not in keywords,
+                makes_bool=called(node) == "add_argument"
+                and "type" in keywords
+                and ast.unparse(keywords["type"]) == "bool",
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
@@ -104,11 +104,11 @@ def epochs() -> Iterator[int]:
 
 
 def report(
-    metrics: Mapping[str, float],
+    metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,
     *,
-    epoch: int | None = None,
-    step: int | None = None,
+    epoch: float | None = None,
+    step: float | None = None,
 ) -> None:
     """End an epoch: call it once per epoch, on every rank. Metrics and checkpoint are rank 0's.
 
@@ -116,11 +116,12 @@ def report(
     function (`StopTraining`).
 
     `epoch`, counted from 1, or `step`, as in the experiment's `progress`, says which epoch or step
-    ends. Repeated reports don't count again, nor do those between two that count.
+    ends; those before it that had no report are passed. Repeated reports don't count again.
+    Metrics that aren't numbers are kept as texts, and shown.
 
     Raises:
-        MissingMetricError: the metrics lack the experiment's.
-        UsageError: a metric isn't a number, or the checkpoint isn't a `Checkpoint`.
+        MissingMetricError: the metrics lack the experiment's, or it isn't a number.
+        UsageError: the metrics aren't a mapping, or the checkpoint isn't a `Checkpoint`.
     """
     current_session().report(metrics, checkpoint, epoch=epoch, step=step)
 
@@ -174,5 +175,7 @@ def _alone() -> Session:
 
 
 def _show(report: EpochReport) -> None:
-    metrics = "  ".join(f"{name} {value:.4g}" for name, value in report.metrics.items())
+    numbers = (f"{name} {value:.4g}" for name, value in report.metrics.items())
+    texts = (f"{name} {text}" for name, text in report.texts.items())
+    metrics = "  ".join([*numbers, *texts])
     print(f"epoch {report.epoch}  {metrics}  ({report.seconds:.2f} s)", flush=True)  # noqa: T201

@@ -29,7 +29,7 @@ class CommandSession(Session):
     folder: Changes | None = None
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: float | None
+        self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, **position: float | None
     ) -> None:
         if checkpoint is None and self.folder is not None and self.rank == 0 and self.folder.news():
             checkpoint = Checkpoint.from_directory(self.folder.path)

@@ -23,7 +23,7 @@ from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifes
 from cloudtune.train.progress_cursor import Progress, Trained
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
-from cloudtune.train.torch_state import numbers_of, peak_memory_mib, seed_everything
+from cloudtune.train.torch_state import peak_memory_mib, seed_everything, split_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -279,9 +279,9 @@ class Session:
                 )
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Checkpoint | None, **position: float | None
+        self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, **position: float | None
     ) -> None:
-        numbers = numbers_of(metrics)
+        numbers, texts = split_metrics(metrics)
         if checkpoint is not None and not hasattr(checkpoint, "as_directory"):
             kind = type(checkpoint).__name__
             raise UsageError(
@@ -293,10 +293,7 @@ class Session:
             self._between = numbers
             return
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
-            raise MissingMetricError(
-                f"report() gave {{{', '.join(sorted(numbers))}}}; "
-                f"the experiment's metric is {self.metric_name!r}"
-            )
+            raise self._missing(numbers, metrics)
         if self.epoch >= self.max_epoch:
             raise StopTraining
         epoch = min(number, self.max_epoch)
@@ -315,19 +312,38 @@ class Session:
             seconds = (time.monotonic() - self._began) / (len(passed) + 1)
             for before in passed:
                 self.report_hook(EpochReport(before, numbers, None, seconds, of_epoch=epoch))
-            memory = peak_memory_mib(self.device)
-            more = (saving, memory, waited_seconds() - self._waited)
             lost = self.store is not None and checkpoint is not None and pending is None
-            unsaved = self.store.failure if self.store is not None and lost else ""
-            parallel = (self.parallel or "ddp") if self.leaves_parallel else ""
-            delivered = EpochReport(
-                epoch, numbers, None, seconds, in_sync, *more, unsaved=unsaved, parallel=parallel
+            report = EpochReport(
+                epoch=epoch,
+                metrics=numbers,
+                checkpoint=None,
+                seconds=seconds,
+                in_sync=in_sync,
+                saving=saving,
+                memory_mib=peak_memory_mib(self.device),
+                waited=waited_seconds() - self._waited,
+                unsaved=self.store.failure if self.store is not None and lost else "",
+                parallel=(self.parallel or "ddp") if self.leaves_parallel else "",
+                texts=texts,
             )
             if pending is None:
-                self.report_hook(delivered)
+                self.report_hook(report)
             else:
-                self._deliveries.begin(partial(self._save, delivered, pending))
+                self._deliveries.begin(partial(self._save, report, pending))
         self._wait_for_grant()
+
+    def _missing(
+        self, numbers: Mapping[str, float], metrics: Mapping[str, Any]
+    ) -> MissingMetricError:
+        name = self.metric_name
+        if name in metrics:
+            value = metrics[name]
+            return MissingMetricError(
+                f"report() gave {name} = {value!r}; the experiment's metric is a number"
+            )
+        return MissingMetricError(
+            f"report() gave {{{', '.join(sorted(numbers))}}}; the experiment's metric is {name!r}"
+        )
 
     def conclude(self) -> None:
         """Report what a script that ended before its first whole report said last."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
+from cloudtune.script.printed_numbers import clean
 
 if TYPE_CHECKING:
     import torch
@@ -17,24 +18,34 @@ if TYPE_CHECKING:
 CONTEXT_MIB: Final = 500.0
 # Numbers per chunk, 16 MiB: so a sum doesn't need a second copy of a large model.
 _CHUNK: Final = 1 << 22
+# The longest text of a metric that is no number.
+_LETTERS: Final = 200
 
 
-def numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return a report's metrics as floats.
+def split_metrics(metrics: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
+    """Return a report's numbers as floats, and the rest as texts; None is left out.
 
     Raises:
-        UsageError: they aren't a mapping, or one of them isn't a number.
+        UsageError: they aren't a mapping.
     """
     if not isinstance(metrics, Mapping):
         raise UsageError(f"report() takes a mapping of names to numbers, not {metrics!r}")
-    numbers = {}
+    numbers: dict[str, float] = {}
+    texts: dict[str, str] = {}
     for name, value in metrics.items():
         try:
             # A number, or something like one (a tensor of one element), but not text.
             numbers[str(name)] = float(value.__float__())
-        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            raise UsageError(f"report() gave {name} = {value!r}; a metric is a number") from error
-    return numbers
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            if value is not None:
+                texts[str(name)] = short_text(value)
+    return numbers, texts
+
+
+def short_text(value: object) -> str:
+    """Return a value as a text for a table."""
+    text = clean(value if isinstance(value, str) else repr(value)).strip()
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS]}…"
 
 
 def digest(parameters: Iterable[torch.Tensor]) -> str:

@@ -279,3 +279,14 @@ def completed(
     assert done.code in {0, 1}
     assert "Traceback" not in done.err
     return [item.partition(",")[2] for item in done.out.split()]
+
+
+def test_an_option_that_no_text_turns_off_is_named(bench: Bench) -> None:
+    bools = "options = parser.parse_args()"
+    added = f'parser.add_argument("--amp", type=bool, default=False)\n{bools}'
+    path = drafted(bench, (PROGRAM % "print('val acc', acc)").replace(bools, added))
+    (line,) = [line for line in path.read_text().splitlines() if "type=bool" in line]
+    assert line.startswith("# line ")
+    number = int(line.split()[2].rstrip(":"))
+    script = path.with_name("main.py").read_text().splitlines()
+    assert "type=bool" in script[number - 1]

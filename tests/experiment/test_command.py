@@ -118,7 +118,12 @@ def test_an_imported_file_may_report(wrong: Callable[..., str], tmp_path: Path) 
         ("p --resume {resume}/last.pt", {"resume": "out"}, ["p", "--resume", "out/last.pt"]),
         ("p -v {amp:--amp} {no:--no}", {"amp": True, "no": False}, ["p", "-v", "--amp"]),
         ("p {{{lr}}} '{{\"a\": 1}}'", {"lr": 2}, ["p", "{2}", '{"a": 1}']),
-        ("p {sizes}", {"sizes": [1, "a"]}, ["p", '[1, "a"]']),
+        ("p --n={sizes}", {"sizes": [1, "a"]}, ["p", '--n=[1, "a"]']),
+        ("p --n {sizes} -v", {"sizes": [64, "a b"]}, ["p", "--n", "64", "a b", "-v"]),
+        ("p {sizes}", {"sizes": [[1, 2], 3]}, ["p", "[1, 2]", "3"]),
+        ("p --a {a} --b={b} -v", {"a": None, "b": None}, ["p", "-v"]),
+        ("p c.a={a} {b} {a:--a}", {"a": None, "b": None}, ["p"]),
+        ("p --a {a}", {"a": "null"}, ["p", "--a", "null"]),
     ],
 )
 def test_holes_are_filled(command: str, values: dict[str, object], words: list[str]) -> None:
@@ -139,3 +144,26 @@ def test_the_port_of_mnist_that_changes_no_line_passes() -> None:
     experiment.check_train()
     assert experiment.train_file.name == "before.py"
     assert experiment.train_folder == PORT.parent
+
+
+BOOLS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--amp", type=bool, default=False)
+"""
+
+
+@pytest.mark.parametrize("train", ["--amp {amp}", "--amp={amp}"])
+def test_a_false_that_would_be_true_is_refused_with_its_line(
+    wrong: Callable[..., str], tmp_path: Path, train: str
+) -> None:
+    (tmp_path / "main.py").write_text(BOOLS)
+    command = f"python main.py --lr {{lr}} {train}"
+    search = {"lr": {"uniform": [0, 1]}, "amp": {"choice": [True, False]}}
+    result = wrong(train=command, search=search)
+    assert result.startswith("main.py:5: --amp has type=bool, and argparse makes True of every")
+    search["amp"] = {"choice": [True, None]}  # left out, it is False
+    assert wrong(train=command, search=search) == ""
+    search["amp"] = {"choice": [True, False]}
+    assert wrong(train="python main.py --lr {lr} {amp:--amp=1}", search=search) == ""

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import Space, parse_parameter, sample
 from cloudtune.model.trial import flat, nested
+from cloudtune.runs.job import sampler_of, trials
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, allows, axes_by_size
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
+from tests.builders.experiments import small_experiment
 from tests.builders.values import present
 
 FILE = """\
@@ -213,7 +216,7 @@ def test_an_earlier_run_names_configurations_of_the_good_branch(space: Space) ->
             "this branch can't be distinguished from branch 1",
         ),
         ("  opt:\n    choice: [{a: {grid: [1, 2]}}, {b: 1}]", 8, "search.opt.choice[0].a", "grid"),
-        ("  opt:\n    choice: [{a: 1}, [2]]", 8, "search.opt.choice[1]", "no value"),
+        ("  opt:\n    choice: [{a: 1}, [{b: 2}]]", 8, "search.opt.choice[1]", "no value"),
         ("  lr: {min: 0, max: 1}", 7, "search.lr", "write one distribution"),
         ("  opt/lr: 1", 7, "search.opt/lr", "without a slash; to nest, write a mapping"),
     ],
@@ -231,3 +234,38 @@ def test_branches_that_differ_in_their_parameters_need_no_name() -> None:
     space = Space({"reg": parse_parameter({"choice": [{"l1": 0.1}, {"l2": 0.1}, None]})})
     assert {tuple(item) for item in sample(space, 50, 0)} == {("reg/l1",), ("reg/l2",), ("reg",)}
     assert all(allows(space, item) for item in sample(space, 50, 0))
+
+
+def test_lists_and_numbers_of_numpy_are_values(tmp_path: Path) -> None:
+    search = {
+        "layers": {"choice": [(64, 64), [128], None]},
+        "lr": {"grid": np.array([0.1, 0.01])},
+        "seed": {"choice": range(3)},
+        "width": {"choice": [np.int64(8)]},
+        "optimizer": {"choice": ["sgd", {"name": "adam", "betas": {"choice": [(0.9, 0.99)]}}]},
+    }
+    initial = [{"layers": (64, 64), "lr": np.float64(0.1)}]
+    experiment = small_experiment(tmp_path, search=search, initial=initial, trials=8)
+    assert Experiment.load(json.loads(json.dumps(experiment.to_json()))) == experiment
+    assert experiment.search["layers"] == {"choice": [[64, 64], [128], None]}
+    configs = [trial.config for trial in trials(experiment)]
+    assert configs[0]["layers"] == [64, 64]
+    assert {repr(config["layers"]) for config in configs} == {"[64, 64]", "[128]", "None"}
+    assert {config["lr"] for config in configs} == {0.1, 0.01}
+    assert all(type(config["width"]) is int for config in configs)
+    betas = [config["optimizer/betas"] for config in configs if "optimizer/betas" in config]
+    assert betas
+    assert betas[0] == [0.9, 0.99]
+
+
+@pytest.mark.parametrize("name", ["random", "tpe", "gp", "cma-es", "adaptive"])
+def test_samplers_learn_from_lists(tmp_path: Path, name: str) -> None:
+    search = {"layers": {"choice": [[64, 64], [128]]}, "lr": {"uniform": [0, 1]}}
+    strategy = {"name": "best" if name == "adaptive" else "asha", "sampler": name}
+    experiment = small_experiment(tmp_path, search=search, trials=16, strategy=strategy)
+    sampler = sampler_of(experiment)
+    for number in range(12):
+        trial = sampler.ask()
+        assert trial is not None
+        assert trial.config["layers"] in ([64, 64], [128])
+        sampler.tell(trial, 1, float(number))

@@ -140,9 +140,25 @@ def test_a_missing_metric_is_named() -> None:
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], torch.zeros(2)])
-def test_what_is_no_number_is_no_metric(value: Any) -> None:
-    with pytest.raises(UsageError, match=r"report\(\) gave acc = .*; a metric is a number"):
-        run_granted(lambda config: cloudtune.report({"acc": value}))
+def test_what_is_no_number_compares_no_trials(value: Any) -> None:
+    message = r"report\(\) gave acc = .*; the experiment's metric is a number"
+    with pytest.raises(MissingMetricError, match=message):
+        run_granted(lambda config: cloudtune.report({"acc": value}), metric_name="acc")
+
+
+def test_other_metrics_may_be_texts() -> None:
+    told = {
+        "acc": 0.5,
+        "note": "\x1b[1mfine\x1b[0m",
+        "each": [0.5, 1],
+        "no": None,
+        "long": "x" * 999,
+    }
+    [report] = run_granted(lambda config: cloudtune.report(told), metric_name="acc")
+    assert report.metrics == {"acc": 0.5}
+    texts = dict(report.texts)
+    assert texts.pop("long") == f"{'x' * 200}…"
+    assert texts == {"note": "fine", "each": "[0.5, 1]"}
 
 
 @pytest.mark.parametrize("given", [{}, {"weights": 1}, "folder"])

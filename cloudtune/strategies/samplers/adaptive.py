@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from cloudtune.strategies.samplers.axes import label
 from cloudtune.strategies.samplers.ranking import Ranking, rank_correlation, scores, trust_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Candidates(Protocol):
 
 
 def _key(config: Config) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(config.items()))
+    return tuple((name, label(config[name])[1]) for name in sorted(config))
 
 
 class _Model:

@@ -302,7 +302,13 @@ def same(left: object, right: object) -> bool:
 
 def different(values: Sequence[Value]) -> tuple[Value, ...]:
     """Return each value once; True doesn't equal 1."""
-    return tuple({(isinstance(value, bool), value): value for value in values}.values())
+    return tuple({label(value): value for value in values}.values())
+
+
+def label(value: object) -> tuple[bool, object]:
+    """Return what is equal and hashes alike for the same values; True isn't 1."""
+    hashable = repr(value) if isinstance(value, list) else value
+    return isinstance(value, bool), hashable
 
 
 def line_of(values: Sequence[Value]) -> NumberLine | None:

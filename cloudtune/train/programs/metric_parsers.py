@@ -7,12 +7,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
 
 from cloudtune.errors import UsageError
 from cloudtune.script.printed_lines import LinePattern
 from cloudtune.script.printed_numbers import clean, number_of
 from cloudtune.train.programs.output_lines import Lines
+from cloudtune.train.torch_state import short_text
 
 # A whole number after the word: not 10% of an epoch, not half of one, and not how many there are.
 _EPOCH_IN_TEXT: Final = re.compile(
@@ -40,11 +42,16 @@ _STEP_KEYS: Final = ("step", "global_step", "steps", "timesteps", "iteration", "
 class Reading(NamedTuple):
     """A report that was read: its metrics, and the script's own epoch number, if any.
 
-    That may be a fraction: 0.5 in the middle of the first epoch.
+    That may be a fraction: 0.5 in the middle of the first epoch. `texts` are what is no number.
     """
 
     metrics: dict[str, float]
     epoch: float | None
+    texts: Mapping[str, str] = MappingProxyType({})
+
+
+# The numbers and texts of a line, by name.
+Values: TypeAlias = "dict[str, float | str]"
 
 
 class Readings:
@@ -130,8 +137,8 @@ class Readings:
 
     def _of_line(self, line: str) -> Iterator[Reading]:
         if self._pattern is None:
-            numbers = self._fields(line) if line.strip() else {}
-            yield from self._note(line, numbers, epoch_of(numbers))
+            values = self._fields(line) if line.strip() else {}
+            yield from self._note(line, values, epoch_of(_numbers(values)))
             yield from self._settle(rewritten=True)
             return
         for piece in self._pieces(line):
@@ -145,7 +152,7 @@ class Readings:
         starts = [0]
         for before, mark in itertools.pairwise(marks):
             follows = int(mark[1]) == int(before[1]) + 1
-            if follows and self._metric in self._numbers(line[starts[-1] : mark.start()]):
+            if follows and self._is_report(self._values(line[starts[-1] : mark.start()])):
                 starts.append(mark.start())
         return [line[start:end] for start, end in itertools.pairwise([*starts, len(line)])]
 
@@ -153,22 +160,24 @@ class Readings:
         """Take in a line, or a part of one, that a pattern may match."""
         line = clean(line)
         mark = _EPOCH_IN_TEXT.search(line)
-        numbers = self._numbers(line)
-        own = epoch_of(numbers)
+        values = self._values(line)
+        own = epoch_of(_numbers(values))
         if mark is not None:
-            number = int(mark[1])
-            self._pass(number, is_report=self._metric in numbers)
-        yield from self._note(line, numbers, self._epoch if own is None else own)
+            self._pass(int(mark[1]), is_report=self._is_report(values))
+        yield from self._note(line, values, self._epoch if own is None else own)
 
-    def _note(self, line: str, numbers: dict[str, float], epoch: float | None) -> Iterator[Reading]:
-        """Take in the numbers of a line; yield the report before it, if that is over now."""
-        if self._metric not in numbers:
-            self.seen |= set(numbers)
+    def _is_report(self, values: Mapping[str, object]) -> bool:
+        return isinstance(values.get(self._metric), float)
+
+    def _note(self, line: str, values: Values, epoch: float | None) -> Iterator[Reading]:
+        """Take in the values of a line; yield the report before it, if that is over now."""
+        if not self._is_report(values):
+            self.seen |= set(values)
             if line.strip() and (self._metric in line or self._metric not in self._example):
                 self._example = line.strip()[:_EXAMPLE_LETTERS]
             return
         self._reported = True
-        state = _State(numbers, epoch, *_counters(line))
+        state = _State(values, epoch, *_counters(line))
         if self._state is not None:
             if not state.rewrites(self._state, self._last):
                 yield from self._settle(rewritten=True)
@@ -183,7 +192,9 @@ class Readings:
         Libraries write a newline between states of a bar where the output is no terminal.
         """
         if self._state is not None and (rewritten or not self._state.goes_on):
-            yield Reading(self._state.metrics, self._state.epoch)
+            values = self._state.values
+            texts = {name: short_text(it) for name, it in values.items() if isinstance(it, str)}
+            yield Reading(_numbers(values), self._state.epoch, texts)
             self._state = None
 
     def _pass(self, number: int, *, is_report: bool) -> None:
@@ -203,31 +214,35 @@ class Readings:
         self._number = number
         self._number_at = now
 
-    def _numbers(self, line: str) -> dict[str, float]:
-        """Return the numbers of the first match that has the metric, or of the first."""
+    def _values(self, line: str) -> Values:
+        """Return the values of the first match that has the metric, or of the first."""
         assert self._pattern is not None
-        first: dict[str, float] = {}
+        first: Values = {}
         for values in self._pattern.values(line):
-            numbers = {name: it for name, it in values.items() if isinstance(it, float)}
-            if self._metric in numbers:
-                return numbers
-            first = first or numbers
+            if self._is_report(values):
+                return values
+            first = first or values
         return first
 
-    def _fields(self, line: str) -> dict[str, float]:
-        """Return the numeric fields of a JSON object; the rest is for people."""
+    def _fields(self, line: str) -> Values:
+        """Return the numbers and texts among the fields of a JSON object."""
         try:
             value = json.loads(line)
         except ValueError:
             value = None
         if not isinstance(value, dict):
             raise UsageError(f"{self._where} has a line that is no JSON object: {line[:80]!r}")
-        numbers: dict[str, float] = {}
+        values: Values = {}
         for name, field in value.items():
-            number = number_of(field) if isinstance(field, str) else field
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                numbers[name] = float(number)
-        return numbers
+            if isinstance(field, str):
+                values[name] = number_of(field)
+            elif isinstance(field, int | float) and not isinstance(field, bool):
+                values[name] = float(field)
+        return values
+
+
+def _numbers(values: Values) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, float)}
 
 
 class _State(NamedTuple):
@@ -236,7 +251,7 @@ class _State(NamedTuple):
     `bar` is whether the line is a library's progress bar.
     """
 
-    metrics: dict[str, float]
+    values: Values
     epoch: float | None
     counters: tuple[tuple[int, int], ...]
     bar: bool

@@ -31,11 +31,16 @@ class Program:
     def fill(self, values: Mapping[str, object]) -> list[str]:
         """Return the words with the values filled in.
 
-        A placeholder without a value is left out with its option: its word, and the word before if
-        that is an option and the value a separate word.
+        A placeholder without a value, or with the value None, is left out with its option: its
+        word, and the word before if that is an option and the value a separate word. A list that is
+        a word of its own becomes a word for each of its values.
         """
         done: list[str] = []
         for word in self.words:
+            listed = _listed(word, values)
+            if listed is not None:
+                done += [_value_text(value) for value in listed]
+                continue
             texts = [_text(part, values) for part in word]
             if None not in texts:
                 done.append("".join(text for text in texts if text is not None))
@@ -59,6 +64,16 @@ def _text(part: str | Hole, values: Mapping[str, object]) -> str | None:
     value = values.get(name)
     if instead is not None:
         return instead if value else None
-    if isinstance(value, dict | list):
-        return json.dumps(value)
-    return None if name not in values else str(value)
+    return None if value is None else _value_text(value)
+
+
+def _listed(word: Word, values: Mapping[str, object]) -> list[object] | None:
+    """Return the list that fills a word on its own; None if none does."""
+    if len(word) != 1 or isinstance(word[0], str) or word[0][1] is not None:
+        return None
+    value = values.get(word[0][0])
+    return value if isinstance(value, list) else None
+
+
+def _value_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)

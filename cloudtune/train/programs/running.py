@@ -641,9 +641,10 @@ class ReadRun(CommandRun):
             owner = len(readings) - (1 if self._saves_after and not saved_last else 0)
         from_zero = self._readings.from_zero
         for number, reading in enumerate(readings, start=1):
-            metrics, own = reading
+            own = reading.epoch
             position = self._numbers.position(reading, self._session.epoch, from_zero=from_zero)
-            noted = metrics if own is None else {"epoch": float(own), **metrics}
+            told = {} if own is None else {"epoch": float(own)}
+            noted = {**told, **reading.texts, **reading.metrics}
             saved = checkpoint if number == owner else None
             self._session.report(noted, saved, **position)
             self._epoch = self._session.epoch

@@ -156,8 +156,9 @@ def test_numbers_of_json_may_be_texts(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log"
     readings = Readings(path, "log", "a", None)
     path.write_text(json.dumps({"a": text, "b": f"about {text}"}) + "\n")
-    ((metrics, _),) = readings.more()
+    ((metrics, _, texts),) = readings.more()
     assert set(metrics) == {"a"}
+    assert texts == {"b": f"about {text}"}
     assert repr(metrics["a"]) == repr(float(text.replace(",", "").rstrip("%")))
 
 

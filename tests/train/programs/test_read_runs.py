@@ -235,7 +235,7 @@ def test_the_epoch_of_a_line_is_of_the_next_report(tmp_path: Path) -> None:
         "Namespace(epoch=100)\nvalue=1\nEpoch 0\nvalue=2\nEpoch 1\nvalue=3\nvalue=4\n"
         "Epoch 40: value=5\nEpoch 90\nvalue=6\nEpoch 8\nvalue=7\n"
     )
-    assert [epoch for _, epoch in readings.more()] == [None, 0, 1, None, 40, None, 8]
+    assert [reading.epoch for reading in readings.more()] == [None, 0, 1, None, 40, None, 8]
     assert readings.from_zero
 
 
