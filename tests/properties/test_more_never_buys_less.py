@@ -115,7 +115,8 @@ def measured(rentable: Rentable) -> Rentable:
     provenance = replace(rentable.profile.provenance, origin="measured")
     known = replace(rentable.profile, error=0.0, gpu_error=0.0, provenance=provenance)
     profile = known.slowed(seconds / known.epoch_seconds(1.0))
-    return replace(rentable, profile=profile, behaviours=())
+    offer = replace(rentable.offer, interruptions_per_hour=0.0)
+    return replace(rentable, offer=offer, profile=profile, behaviours=())
 
 
 @pytest.fixture
