@@ -4,7 +4,8 @@
         [--hours 1,4,24] [--draws 3] [--processes 2]
 
 The script is ResNet-50 on CIFAR-10 at its published speeds, with epochs 8 to 64 and eta 2, on AWS
-without quotas. Each draw is a world: how far published speeds are off by GPU model, and how spot
+without quotas; beyond $100 a larger model, whose epochs take as many times as long as the budget is
+larger. Each draw is a world: how far published speeds are off by GPU model, and how spot
 pools behave. Runs of the policy in virtual time begin with what is assumed of a script that never
 ran, and choose
 
@@ -25,7 +26,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
+from itertools import cycle, groupby
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ from cloudtune.runs.job import policy_of
 from cloudtune.strategies.offers import by_worth, means_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cloudtune.planning.stages import Problem
 
@@ -69,6 +70,11 @@ class Cell:
     @property
     def limits(self) -> Limits:
         return Limits(self.hours * 3600.0, self.budget)
+
+    @property
+    def size(self) -> float:
+        """How many times as long an epoch takes as ResNet-50's."""
+        return max(1.0, self.budget / 100.0)
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,8 @@ def world_of(cell: Cell, strategy: str, folder: Path) -> list[Rentable]:
     """Return all offers as they are in the world of a cell."""
     experiment = made_experiment(cell, strategy, {"instances": ["*"], "market": "any"}, folder)
     problem = problem_of(experiment, stored_profiles(experiment, PROFILE))
-    pairs = zip(problem.rentables, cycle(_POOLS), strict=False)
-    return [drawn(rentable, cell.draw, base) for rentable, base in pairs]
+    slowed = [replace(each, profile=each.profile.slowed(cell.size)) for each in problem.rentables]
+    return [drawn(each, cell.draw, base) for each, base in zip(slowed, cycle(_POOLS), strict=False)]
 
 
 def outcomes(cell: Cell, strategy: str) -> dict[str, Outcome]:
@@ -160,15 +166,13 @@ def play(cell: Cell, problem: Problem, world: Sequence[Rentable]) -> Outcome:
 
 
 def summary(
-    cells: Sequence[Cell], found: Sequence[Mapping[str, Outcome]]
+    cells: Sequence[Cell], found: Iterable[Mapping[str, Outcome]]
 ) -> Iterator[dict[str, object]]:
-    """Yield a row for each pair of limits."""
-    for budget, hours in dict.fromkeys((cell.budget, cell.hours) for cell in cells):
-        draws = [
-            outcome
-            for cell, outcome in zip(cells, found, strict=True)
-            if (cell.budget, cell.hours) == (budget, hours)
-        ]
+    """Yield a row for each pair of limits, when its draws are there."""
+    pairs = zip(cells, found, strict=True)
+    for limits, group in groupby(pairs, key=lambda pair: (pair[0].budget, pair[0].hours)):
+        budget, hours = limits
+        draws = [outcome for _, outcome in group]
         row: dict[str, object] = {"budget": f"${budget:g}", "hours": f"{hours:g}"}
         for choice in (*CHOICES, KNOWS):
             own = [draw[choice] for draw in draws]
@@ -210,7 +214,7 @@ def main() -> None:
         for draw in range(given.draws)
     ]
     work = partial(outcomes, strategy=given.strategy)
-    found = list(in_processes(work, cells, given.processes))
+    found = in_processes(work, cells, given.processes)
     print("configurations / epochs / last epoch of the best / dollars; of the better of both:\n")
     print_table(summary(cells, found))
 

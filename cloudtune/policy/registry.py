@@ -84,10 +84,15 @@ def _bracket_trials(context: BuildContext) -> int:
     return context.trials or context.eta ** (len(rungs) - 1)
 
 
-def _trials_at_once(context: BuildContext, strategy: str) -> float:
-    """Return how many trials train at once on average, if there are GPUs for all."""
+def _trials_at_once(context: BuildContext, choice: "Choice") -> float:
+    """Return how many trials train at once on average, if there are GPUs for all.
+
+    Without a bound where idle GPUs make trials wider.
+    """
+    if choice.allocator != "same":
+        return math.inf
     most = min(context.trials or math.inf, context.max_concurrent or math.inf)
-    if strategy not in ONE_BRACKET:
+    if choice.strategy not in ONE_BRACKET:
         return most
     trials = _bracket_trials(context)
     epochs = before = 0
@@ -266,8 +271,8 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
     return asked or "tpe", MODEL_BASED[strategy]
 
 
-def fleet_rule(context: BuildContext, name: str, strategy: str) -> FleetRule:
-    """Return a fleet rule of a strategy by its name, as in "constant", "naive:8".
+def fleet_rule(context: BuildContext, choice: Choice) -> FleetRule:
+    """Return the fleet rule of a choice by its name, as in "constant", "naive:8".
 
     With a number the fleet has at most as many instances of the offer that buys most. Without one
     it has what the budget pays for until the deadline.
@@ -275,13 +280,14 @@ def fleet_rule(context: BuildContext, name: str, strategy: str) -> FleetRule:
     Raises:
         UsageError: no such rule, or a size that isn't a whole number above 0.
     """
+    name = choice.fleet
     kind, _, size = name.partition(":")
     named("fleet", kind, FLEETS)
     means = means_within(
         context.limits,
         context.max_instances,
         context.max_epochs,
-        _trials_at_once(context, strategy),
+        _trials_at_once(context, choice),
     )
     offers = Offers(context.rentables, means)
     if not size:
@@ -354,11 +360,11 @@ def components(
         own = SeerAllocator(strategy)
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
         if choice.fleet != SEER:
-            return Components(strategy, widths, fleet_rule(context, choice.fleet, choice.strategy))
+            return Components(strategy, widths, fleet_rule(context, choice))
         fleet = SpendingFleet(strategy, SEER, moves_together=True)
         return Components(strategy, widths, _back_to_spot(strategy.offers, fleet))
     allocator = ALLOCATORS[choice.allocator](context)
-    return Components(strategy, allocator, fleet_rule(context, choice.fleet, choice.strategy))
+    return Components(strategy, allocator, fleet_rule(context, choice))
 
 
 def _planned_components(
@@ -378,7 +384,7 @@ def _planned_components(
     if choice.allocator != BY_PLAN:
         parts = replace(parts, allocator=ALLOCATORS[choice.allocator](context))
     if choice.fleet != BY_PLAN:
-        parts = replace(parts, fleet_rule=fleet_rule(context, choice.fleet, choice.strategy))
+        parts = replace(parts, fleet_rule=fleet_rule(context, choice))
     return parts
 
 

@@ -87,7 +87,7 @@ class Means:
         trained = span / max(rentable.epoch_instance_seconds, 1e-9)
         fastest = min(rentable.epoch_seconds(width) for width in profile.widths)
         reached = min(1.0, span / max(self.last_epoch * fastest, 1e-9))
-        rooms = max(1.0, count * rentable.gpus / rentable.cheapest_width)
+        rooms = max(1.0, count * rentable.gpus / max(1.0, rentable.cheapest_width))
         busy = min(1.0, self.trials_at_once / rooms)
         spent = count * rentable.offer.charge(billed) if price > 0 else 0.0
         return Bought(count, count * trained * reached * busy, spent)

@@ -9,8 +9,8 @@ the run may save is more than the scout costs,
 where r is the expected dollars of an epoch there over those here, s the spread of that ratio, and Z
 a standard normal: the value of an option (Black, 1976). Once a scout has trained enough epochs the
 fleet moves to its GPU model, if what is left of the limits then buys more with the boots of a new
-fleet; otherwise the scout goes. A GPU model that was left is never rented again, unless all others
-are refused: so a fleet can't go back and forth.
+fleet; otherwise the scout goes. The fleet moves twice at most, so it can't go back and forth: to a
+GPU model that was left it returns only where the chosen one is refused, and then stays.
 
 As long as nobody knows whether the script trains at all, and while scouts are out, the fleet is one
 instance, if a second boot is short against the time that there is: a script that fails at once must
@@ -42,7 +42,9 @@ ENOUGH = 2
 SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
 MOVES = 2
-# It moves where that pays though the ratio is off by as many deviations.
+# It moves where that saves this share though the ratio is off by as many deviations. Where types
+# are close, the other one's spot pool may be the emptier one.
+MARGIN = 0.05
 SURE = 1.5
 # The share of the time within which a fleet that is held back must be requested: for a first
 # epoch, and for scouts if money bounds the fleet, which then is as much larger later on.
@@ -167,7 +169,7 @@ class Race:
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
         ratio = _cost_ratio(here if self.small else _booted(here), there, means)
-        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1
+        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1 - MARGIN
 
     def _stays(
         self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means

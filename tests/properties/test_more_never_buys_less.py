@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.api.experiments import load_experiment
@@ -16,7 +16,11 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.infra.aws import pricing
 from cloudtune.model.events import EpochDone
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.plans import Limits, Plan, Rentable
+from cloudtune.planners.base import InfeasibleError
+from cloudtune.planning.make import make_plan
+from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import STRATEGIES
 from cloudtune.profiles.ratios import gpu_speeds
 from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import policy_of
@@ -71,17 +75,19 @@ class Choice:
 
 CHOICES = st.builds(
     Choice,
-    strategy=st.sampled_from(["best", "asha", "asha-stopping", "random", "median", "bohb"]),
+    strategy=st.sampled_from(sorted(STRATEGIES.keys() - PLANNED.keys() - {"grid", "seer"})),
     types=st.frozensets(st.sampled_from(TYPES), min_size=1, max_size=3),
     market=st.sampled_from(["on-demand", "spot"]),
     cap=st.sampled_from([4, 8, 16]),
     deadline=st.sampled_from([1800.0, 3600.0]),
     budget=st.floats(1.5, 8.0).map(lambda hours: hours * DEAREST),
 )
+STAGED = st.builds(replace, CHOICES, strategy=st.sampled_from(sorted(PLANNED)))
 MORE = st.one_of(
     st.frozensets(st.sampled_from(TYPES), min_size=1).map(lambda types: {"types": types}),
     st.just({"market": "any"}),
-    st.sampled_from([{"cap": 2.0}, {"budget": 1.3}, {"budget": 2.0}, {"deadline": 1.3}]),
+    st.sampled_from([{"cap": 2.0}, {"budget": 1.3}, {"budget": 2.0}]),
+    st.sampled_from([{"deadline": 1.3}, {"deadline": 2.0}]),
 )
 
 
@@ -106,6 +112,24 @@ def bought(choice: Choice) -> int:
     ledger = MemoryLedger()
     run(policy, world, ledger)
     return sum(isinstance(entry.event, EpochDone) for entry in ledger.entries)
+
+
+def planned(choice: Choice) -> Plan | None:
+    """Return the stages that are planned where speeds are known; None if no plan keeps the limits.
+
+    A number of trials is named, but for strategies that plan as many as the limits pay for.
+    """
+    fields = {**choice.experiment, "trials": 16}
+    if PLANNED[choice.strategy].explores:
+        del fields["trials"]
+    asked = load_experiment(fields, {})
+    problem = load_problem(asked, None)
+    known = tuple(measured(rentable) for rentable in problem.rentables)
+    limits = Limits(asked.limits.deadline, asked.limits.budget)
+    try:
+        return make_plan(replace(problem, rentables=known), limits, runs=1).plan.staged
+    except InfeasibleError:
+        return None
 
 
 def measured(rentable: Rentable) -> Rentable:
@@ -135,3 +159,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @given(choice=CHOICES, more=MORE)
 def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
     assert bought(with_more(choice, more)) >= (1 - TOLERANCE) * bought(choice)
+
+
+@settings(
+    deadline=None,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(choice=STAGED, more=MORE)
+def test_more_never_plans_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
+    """Stages of the same work never cost more."""
+    before = planned(choice)
+    assume(before is not None)
+    assert before is not None
+    after = planned(with_more(choice, more))
+    assert after is not None
+    assert after.epochs >= before.epochs
+    if after.epochs == before.epochs:
+        assert after.estimate.dollars <= 1.01 * before.estimate.dollars
