@@ -42,7 +42,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "progress.every": ("number of them from report to report",),
     "progress.field": ("reported number that says where a report stands", "none"),
     "reports.file": (
-        "file of JSON lines with a command's [reports](commands.md#where-the-numbers-are)",
+        "file with a command's [reports](commands.md#where-the-numbers-are), or a pattern of files",
         "it calls `cloudtune.report`",
     ),
     "reports.printed": (

@@ -31,6 +31,7 @@ from cloudtune.running import runner
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import sampler_of
+from cloudtune.train.programs.metric_files import is_wandb
 from cloudtune.train.storage import LOGS
 
 # Seconds for a script that works: it is tried, not trained.
@@ -201,6 +202,8 @@ def _last_message(
     With `ready`, return its first message, which says that it is set up.
     """
     ours, its = socket.socketpair()
+    program = begin.training.program
+    reads_wandb = program is not None and is_wandb(program.file)
     with its, Path(begin.log).open("wb") as log:
         process = subprocess.Popen(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
@@ -211,7 +214,7 @@ def _last_message(
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(cores),
                 "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
-                "WANDB_MODE": "disabled",  # nothing worth keeping
+                "WANDB_MODE": "offline" if reads_wandb else "disabled",  # nothing worth keeping
             },
             pass_fds=[its.fileno()],
             start_new_session=True,
