@@ -49,6 +49,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
         f"place of a number in what a command [prints](commands.md#what-it-prints): `{EXAMPLE}`",
         "it calls `cloudtune.report`",
     ),
+    "checkpoints.resumes": (
+        "whether a command goes on from its checkpoints; if not, a trial is never paused",
+    ),
     "checkpoints.folder": (
         "folder of a command's [checkpoints](commands.md#checkpoints)",
         "none, or given to `cloudtune.report`",

@@ -362,7 +362,8 @@ class Experiment(Section):
     @property
     def can_resume(self) -> bool:
         """Whether a trial may resume from a checkpoint: a command that is read names a folder."""
-        return not (self.runs_command and self.reports.any) or self.checkpoints.folder is not None
+        is_read = self.runs_command and self.reports.any
+        return not is_read or (self.checkpoints.folder is not None and self.checkpoints.resumes)
 
     @property
     def strategy_name(self) -> str:

@@ -158,9 +158,13 @@ class Reports(Section):
 
 
 class Checkpoints(Section):
-    """Where a command keeps what it needs to go on: put back there when it is started again."""
+    """Where a command keeps what it needs to go on: put back there when it is started again.
+
+    `resumes`: whether it goes on from there; otherwise its models are kept, and it is never paused.
+    """
 
     folder: Below | None = Field(default=None, examples=["out"])
+    resumes: Annotated[bool, Strict()] = Field(default=True, examples=["false"])
 
 
 class ProgressSettings(Section):

@@ -141,7 +141,7 @@ def try_script(
         folder = Path(name).resolve()
         code = folder / "code" if trains else experiment.train_folder
         if trains:
-            _copy(experiment.train_folder, code)
+            copy_sent_files(experiment.train_folder, code)
         begin = _begin(experiment, trial, folder, epochs)
         cores = 1 if times else os.cpu_count() or 1
         end = _last_message(begin, python, code, cores=cores, ready=not trains)
@@ -183,7 +183,8 @@ def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> m
     )
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_sent_files(source: Path, target: Path) -> None:
+    """Copy the files of a folder that instances get; large ones are linked."""
     target.mkdir()
     for path in sent_files(source):
         copy = target / path.relative_to(source)

@@ -61,13 +61,16 @@ class MetricFiles:
     """The reports in the files of a path, or pattern, below the folder of a command.
 
     A row with the metric is a report; `seen` are the names in other rows. Its epoch is a field such
-    as "epoch"; or its step, as long as these go on by one.
+    as "epoch"; or its step, as long as these go on by one. `restored`: what is there now is of an
+    earlier session, and no report.
     """
 
     from_zero = False
     hopeless = False  # what comes late is still a report
 
-    def __init__(self, folder: Path, pattern: str, metric: str, *, first: int = 0) -> None:
+    def __init__(
+        self, folder: Path, pattern: str, metric: str, *, first: int = 0, restored: bool = True
+    ) -> None:
         self._folder = folder
         self._pattern = pattern
         self._metric = metric
@@ -82,7 +85,7 @@ class MetricFiles:
         self._step: float | None = None
         self._has_epochs = True  # whether steps count epochs, as far as they have shown
         self._newest: Path | None = None
-        self._look(skip=True)
+        self._look(skip=restored)
 
     @property
     def path(self) -> Path:

@@ -56,9 +56,9 @@ class Readings:
     """The metrics of each line that is a report; `seen` are names in other lines.
 
     The epoch number is the one that a pattern names, or the last "epoch 3" or "Epoch: [3]" printed
-    since the previous report. Of a line that is rewritten, such as a progress
-    bar, the last state counts: a bar whose steps are the `last` epochs (or steps) has a last state
-    in each of them. `first` epochs were trained before.
+    since the previous report. Of a line that is rewritten, such as a progress bar, the last state
+    counts: a bar whose steps are the `last` epochs (or steps) has a last state in each of them.
+    `first` epochs were trained before. Lines count from `start` on, in bytes, or from now.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Readings:
         *,
         last: int = 0,
         first: int = 0,
+        start: int | None = None,
     ) -> None:
         self.path = path
         self._metric = metric
@@ -76,7 +77,7 @@ class Readings:
         self._last = last
         self._begins = {0, 1, first, first + 1}
         needle = self._pattern.needle
-        self._lines = Lines(path, (needle, *_EPOCH_NEEDLES) if needle else ())
+        self._lines = Lines(path, (needle, *_EPOCH_NEEDLES) if needle else (), start=start)
         self.seen: set[str] = set()
         self._example = ""
         self._state: _State | None = None  # a report that may still be rewritten

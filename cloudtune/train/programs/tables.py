@@ -18,8 +18,8 @@ class Table:
     """The rows of a file whose first line has the names of its columns.
 
     A script may write the file anew with each row, also with another column: rows are counted, and
-    each is yielded once, unless the first is another one: then it is another table. Lines with # before the names are comments, unless no other line has
-    names.
+    each is yielded once, unless the first is another one: then it is another table. Lines with #
+    before the names are comments, unless no other line has names.
 
     Args:
         path: the file, which may not exist yet.
