@@ -1,6 +1,7 @@
 """Create an experiment file from a script, the given options, and answers."""
 
 import ast
+import contextlib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
 from cloudtune.running.observation import Program, ask_options, watch
-from cloudtune.script.drafts import Draft, Gap, Shown, program_draft
+from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
 from cloudtune.script.functions import mentions
 from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
 from cloudtune.script.options import UNKNOWN, Option
@@ -103,6 +104,9 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     """
     function = read_function(script)
     if function is not None:
+        if not function.tuned:  # argparse.Namespace(**config)
+            with contextlib.suppress(UsageError):
+                function.tuned = usual_options(ask_options(Program(script))[1])
         return function
     program, named = ask_options(Program(script, tuple(words)))
     options, kept = _apply(named, program.words)

@@ -303,7 +303,8 @@ class Experiment(Section):
     def _fields_fit_what_trains(self) -> Experiment:
         if not self.runs_command:
             for name in ("reports", "checkpoints"):
-                if any(value is not None for value in getattr(self, name).model_dump().values()):
+                section = getattr(self, name)
+                if section != type(section)():
                     raise validation.refuse(
                         "is for commands, and train names a function, which calls "
                         "cloudtune.report(…); leave it out",

@@ -163,7 +163,7 @@ def try_script(
         if path and not is_named and (experiment.train_folder / path[1]).exists():
             error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
     advice = _advice(trial.config) if trains else ""
-    message = _message(error, trace, experiment.train_folder)
+    message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
@@ -277,7 +277,7 @@ def _reasons(
         yield not place.is_relative_to(experiment.train_folder.resolve())
 
 
-def _message(error: str, trace: str, code: Path) -> str:
+def script_error(error: str, trace: str, code: Path) -> str:
     """Return the place of a script's error, and the end of its traceback."""
     lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
     own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]

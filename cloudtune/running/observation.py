@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from cloudtune.errors import UsageError
-from cloudtune.running.dry_run import copy_sent_files
+from cloudtune.running.dry_run import copy_sent_files, script_error
 from cloudtune.script import help_hook
 from cloudtune.script.command_check import search_path
 from cloudtune.script.drafts import Measure, Shown
@@ -45,6 +45,8 @@ _END_SECONDS: Final = 1.5
 # As a worker: the first to be killed where memory is short.
 _PROTECTED: Final = 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"'
 _HYDRA: Final = re.compile(r"powered by hydra|== Config ==", re.IGNORECASE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
 # The commands of a command line that trains.
 _TRAINS: Final = ("fit", "train", "main", "run")
 _EPOCH_OF: Final = re.compile(r"\bepoch\b\W{0,4}\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
@@ -52,7 +54,7 @@ _MODELS: Final = (
     *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".npz", ".msgpack"),
     *(".pkl", ".joblib", ".zip", ".onnx", ".tar", ".model", ".weights"),
 )
-_VARIABLE: Final = re.compile(r"[\d_:T-]*\d[\d_:T-]*")
+_VARIABLE: Final = re.compile(r"\d[\d_:T-]*\d|\d")
 # Files of numbers by how soon and how exactly they are written; output stands at 1.
 _SOURCES: Final = {".csv": 0, ".tsv": 0, ".jsonl": 0, ".json": 2, ".wandb": 4}
 _PRINTED: Final = 1
@@ -119,7 +121,7 @@ def _help(program: Program, folder: Path) -> tuple[Help, str]:
     facts = described.read_text(encoding="utf-8") if described.exists() else ""
     found = read_help(facts, text)
     if code and not found.options and not found.commands:
-        raise UsageError(_failure(program, ["--help"], code, text))
+        raise UsageError(_failure(program, ["--help"], code, folder, log))
     return found, text
 
 
@@ -134,7 +136,7 @@ def _configuration(program: Program, folder: Path) -> Iterator[Option]:
         if code == 0 and isinstance(configuration, Mapping):
             yield from read_configuration(configuration)
             return
-    raise UsageError(_failure(program, ["--cfg", "job"], code, text))
+    raise UsageError(_failure(program, ["--cfg", "job"], code, folder, log))
 
 
 def watch(program: Program, last: int | None) -> Shown:
@@ -158,7 +160,7 @@ def watch(program: Program, last: int | None) -> Shown:
         measures = trial.measures(ended=code == 0)
         text = _text(log)
         if code and not measures:
-            raise UsageError(_failure(program, [], code, text))
+            raise UsageError(_failure(program, [], code, folder, log))
         named = {int(number) for number in _EPOCH_OF.findall(text)}
         saved = trial.saved()
         return Shown(
@@ -238,15 +240,22 @@ def _shown(program: Program) -> str:
     return " ".join(["python", program.script.name, *program.words])
 
 
-def _failure(program: Program, words: Sequence[str], code: int | None, text: str) -> str:
-    lines = "\n".join(text.rstrip().splitlines()[-_LINES:])
+def _failure(
+    program: Program, words: Sequence[str], code: int | None, folder: Path, log: Path
+) -> str:
+    """Return how a program failed: the place in its own files, or its last lines."""
+    source = program.script.parent
+    text = _text(log).replace(str(folder), str(source)).rstrip()
+    _, raised, trace = text.rpartition(_TRACEBACK)
+    last = text.rpartition("\n")[2]
+    what = script_error(last, trace, source) if raised else "\n".join(text.split("\n")[-_LINES:])
     command = " ".join([_shown(program), *words])
     hint = ""
-    if re.search(r"usage:|missing (?:option|argument)|required", text, re.IGNORECASE):
+    if _USAGE.search(text):
         hint = f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
-    elif (program.script.parent / ".gitignore").exists():
+    elif (source / ".gitignore").exists():
         hint = "; what .gitignore names isn't copied: write !NAME into it for what it needs"
-    return f"{lines}\n`{command}` ended with code {code}{hint}"
+    return f"{what}\n`{command}` ended with code {code}{hint}"
 
 
 class _Trial:

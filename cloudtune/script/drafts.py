@@ -214,7 +214,9 @@ def program_draft(
     Raises:
         UsageError: it has no option that could be searched.
     """
-    tuned = _with_parameters(_tuned(script, options))
+    tuned = _with_parameters(usual_options(options))
+    if not tuned:
+        raise _nothing_to_tune(script, options)
     takes = [option for option in options if option.takes_value]
     epochs = next((option for option in takes if option.last_name in EPOCHS), None)
     draft = Draft(
@@ -239,16 +241,18 @@ def program_draft(
     return draft
 
 
-def _tuned(script: Path, options: Sequence[Option]) -> list[Option]:
+def usual_options(options: Sequence[Option]) -> list[Option]:
     """Return the options to search: those with usual names, or else a few fractions."""
     takes = [option for option in options if option.takes_value]
     tuned = [option for option in takes if usual_space(option) is not None]
-    tuned = tuned or [option for option in takes if is_fraction(option)][:_MAX_FRACTIONS]
-    if tuned:
-        return tuned
+    return tuned or [option for option in takes if is_fraction(option)][:_MAX_FRACTIONS]
+
+
+def _nothing_to_tune(script: Path, options: Sequence[Option]) -> UsageError:
+    takes = [option for option in options if option.takes_value]
     named = ", ".join(option.flag for option in takes[:_OTHERS])
     has = f"its options are {named}" if named else "its --help names no options with values"
-    raise UsageError(
+    return UsageError(
         f"{script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config), docs/scripts.md. A "
         f"program that reads its settings from a file can be tuned as train: python {script.name} "
