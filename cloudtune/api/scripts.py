@@ -12,7 +12,7 @@ from typing import Any
 from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
-from cloudtune.running.observation import Program, ask_options, watch
+from cloudtune.running.observation import ScriptCall, ask_options, watch
 from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
 from cloudtune.script.functions import mentions
 from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
@@ -106,9 +106,9 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     if function is not None:
         if not function.tuned:  # argparse.Namespace(**config)
             with contextlib.suppress(UsageError):
-                function.tuned = usual_options(ask_options(Program(script))[1])
+                function.tuned = usual_options(ask_options(ScriptCall(script))[1])
         return function
-    program, named = ask_options(Program(script, tuple(words)))
+    program, named = ask_options(ScriptCall(script, tuple(words)))
     options, kept = _apply(named, program.words)
     outputs = _outputs(options, kept)
     missing = [it for it in options if it.required and it.default is UNKNOWN]
@@ -129,7 +129,7 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     epochs = next((it.default for it in options if it.last_name in EPOCHS), None)
     last = int(epochs) if isinstance(epochs, int | float) and epochs >= 1 else None
     given = shlex.split(" ".join(outputs))
-    shown = watch(Program(script, (*program.words, *given)), last)
+    shown = watch(ScriptCall(script, (*program.words, *given)), last)
     parallel = any(mentions(script.parent, name) for name in _PARALLEL)
     return program_draft(script, fixed, options, shown, alone=not parallel)
 

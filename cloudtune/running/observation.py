@@ -26,7 +26,7 @@ from cloudtune.script.guesses import is_held_out, is_metric, rank
 from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
-from cloudtune.train.programs.metric_parsers import Reading, Readings
+from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
 
 # Seconds in which a program prints its help: importing torch takes some from a cold disk.
 _HELP_SECONDS: Final = 90.0
@@ -66,14 +66,14 @@ _Found: TypeAlias = tuple[Measure, bool, int]
 
 
 @dataclass(frozen=True)
-class Program:
+class ScriptCall:
     """A program of the user's, and the `words` after it that it is called with."""
 
     script: Path
     words: tuple[str, ...] = ()
 
 
-def ask_options(program: Program) -> tuple[Program, tuple[Option, ...]]:
+def ask_options(program: ScriptCall) -> tuple[ScriptCall, tuple[Option, ...]]:
     """Return a program's options as its --help names them, and the program with its command.
 
     Of a command line with several commands, the one that trains.
@@ -86,14 +86,14 @@ def ask_options(program: Program) -> tuple[Program, tuple[Option, ...]]:
         if not help_.options or (help_.commands and program.words == ()):
             command = next((it for it in _TRAINS if it in help_.commands), None)
             if command is not None:
-                program = Program(program.script, (*program.words, command))
+                program = ScriptCall(program.script, (*program.words, command))
                 help_, text = _help(program, folder)
         if _HYDRA.search(text):
             return program, tuple(_configuration(program, folder))
     return program, help_.options
 
 
-def _help(program: Program, folder: Path) -> tuple[Help, str]:
+def _help(program: ScriptCall, folder: Path) -> tuple[Help, str]:
     """Return what a program says of its options, and the text of its help."""
     site = folder.parent / "site"
     site.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ def _help(program: Program, folder: Path) -> tuple[Help, str]:
     return found, text
 
 
-def _configuration(program: Program, folder: Path) -> Iterator[Option]:
+def _configuration(program: ScriptCall, folder: Path) -> Iterator[Option]:
     """Yield the settings of a program of hydra's."""
     log = folder.parent / "configuration"
     process = _start(program, ["--cfg", "job"], folder, log, {})
@@ -139,7 +139,7 @@ def _configuration(program: Program, folder: Path) -> Iterator[Option]:
     raise UsageError(_failure(program, ["--cfg", "job"], code, folder, log))
 
 
-def watch(program: Program, last: int | None) -> Shown:
+def watch(program: ScriptCall, last: int | None) -> Shown:
     """Train with a program's defaults for up to a minute, and return what it showed.
 
     `last` is its last epoch, if that is known. It runs in a temporary copy of the files that
@@ -182,7 +182,7 @@ def _copied(script: Path) -> Iterator[Path]:
 
 
 def _start(
-    program: Program,
+    program: ScriptCall,
     words: Sequence[str],
     folder: Path,
     log: Path,
@@ -236,12 +236,12 @@ def _text(log: Path) -> str:
         return file.read(_OUTPUT_BYTES).decode(errors="replace")
 
 
-def _shown(program: Program) -> str:
+def _shown(program: ScriptCall) -> str:
     return " ".join(["python", program.script.name, *program.words])
 
 
 def _failure(
-    program: Program, words: Sequence[str], code: int | None, folder: Path, log: Path
+    program: ScriptCall, words: Sequence[str], code: int | None, folder: Path, log: Path
 ) -> str:
     """Return how a program failed: the place in its own files, or its last lines."""
     source = program.script.parent
@@ -354,8 +354,14 @@ def _columns(folder: Path, pattern: str) -> dict[str, list[Reading]]:
 def _measure(
     name: str, reports: tuple[str, str], source: str, readings: Sequence[Reading]
 ) -> Measure:
-    values = tuple(reading.metrics[name] for reading in readings)
-    return Measure(name, reports, source, values, tuple(reading.epoch for reading in readings))
+    return Measure(
+        name=name,
+        reports=reports,
+        source=source,
+        values=tuple(reading.metrics[name] for reading in readings),
+        epochs=tuple(reading.epoch for reading in readings),
+        steps=tuple(step_of(reading.metrics) for reading in readings),
+    )
 
 
 def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:

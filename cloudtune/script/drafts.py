@@ -17,6 +17,7 @@ from cloudtune.script.guesses import (
     EPOCHS,
     GAP,
     RESUMES,
+    STEPS,
     is_fraction,
     is_maximized,
     space,
@@ -47,8 +48,8 @@ class Gap:
 class Measure:
     """A number that a script printed or wrote, by name; `reports` is how an experiment reads it.
 
-    `values` are in the order in which they came, `epochs` those that the script named. `source` is
-    a file's name, or "its output".
+    `values` are in the order in which they came, `epochs` and `steps` those that the script named.
+    `source` is a file's name, or "its output".
     """
 
     name: str
@@ -56,6 +57,7 @@ class Measure:
     source: str
     values: tuple[float, ...]
     epochs: tuple[float | None, ...]
+    steps: tuple[float | None, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} ({self.values[-1]:g})"
@@ -69,7 +71,8 @@ class Draft:
     metric's name until it is given. `reads_reports` is False if the script calls no `report`, so
     that its metrics must be read from a file or from its output: `measures` are those that were
     seen, the most likely first. `notes` are lines on its checkpoints and GPUs. `every`: the epochs
-    from report to report; `seen_epochs`: as many as it trains, by what it showed.
+    from report to report, or steps, as `unit` says; `seen_epochs`: as many as it trains, by what it
+    showed.
     """
 
     script: Path
@@ -87,6 +90,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     reports: tuple[str, str] | None = None
     every: int = 1
+    unit: str = "epoch"
     seen_epochs: int | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +143,9 @@ class Draft:
         spaces = {value.name: space(value) for value in guessed} | self.search
         lines.append("search:" if spaces else f"search: {{}}  # {GAP}: no parameter was found")
         lines += [f"  {name}: {space}" for name, space in spaces.items()]
-        if self.every > 1:
+        if self.unit == "step":
+            lines.append(f"progress: {{unit: step, every: {self.every}}}  # compared so often")
+        elif self.every > 1:
             lines.append(f"progress: {{every: {self.every}}}  # the epochs from report to report")
         if self.last_epoch is not None:
             return [*lines, f"epochs: {{max: {self.last_epoch}}}"]
@@ -219,6 +225,7 @@ def program_draft(
         raise _nothing_to_tune(script, options)
     takes = [option for option in options if option.takes_value]
     epochs = next((option for option in takes if option.last_name in EPOCHS), None)
+    steps = next((option for option in takes if option.last_name in STEPS), None)
     draft = Draft(
         script=script,
         train="",
@@ -232,10 +239,10 @@ def program_draft(
         notes=(*_notes(takes, shown), *_bools(options), *(_ALONE if alone else ())),
     )
     if shown.measures:
-        _decide(draft, shown)
+        _decide(draft, shown, steps)
     filled = [option.words(f"{{{option.name}}}") for option in tuned]
     if draft.epochs is not None:
-        filled.append(draft.epochs.words("{epochs}"))
+        filled.append(draft.epochs.words(f"{{{draft.unit}s}}"))
     filled += [it.words("{seed}") for it in takes if it.last_name == "seed"][:1]
     draft.train = " ".join(["python", script.name, *words, *filled])
     return draft
@@ -272,14 +279,22 @@ def _with_parameters(options: Sequence[Option]) -> list[Option]:
     return named
 
 
-def _decide(draft: Draft, shown: Shown) -> None:
-    """Choose the metric among what a program showed, and read from it what an epoch is."""
+def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
+    """Choose the metric among what a program showed, and read from it what an epoch is.
+
+    `steps` is the option for its last step.
+    """
     best = shown.measures[0]
     count = len(best.values)
     others = [f"{it}" for it in shown.measures[1 : 1 + _OTHERS] if it.name != best.name]
     draft.give_metric(best.name, "")
     last = f"{best.values[-1]:g} at last, of {counted(count, 'report')} in {best.source}"
     draft.metric_why = f"{last}; others: {', '.join(others)}" if others else last
+    if draft.epochs is None and steps is not None and _counts_steps(best, steps):
+        draft.epochs = steps
+        draft.unit = "step"
+        draft.every = max(1, int(steps.default) // _GUESSED_EPOCHS)
+        return
     full = draft.epochs.default if draft.epochs is not None else shown.epochs
     full = int(full) if isinstance(full, int | float) and full >= 1 else None
     if not shown.ended:
@@ -292,6 +307,14 @@ def _decide(draft: Draft, shown: Shown) -> None:
     elif None in best.epochs or draft.epochs is None:
         draft.epochs = None
         draft.seen_epochs = max(count, shown.epochs or 0)
+
+
+def _counts_steps(measure: Measure, steps: Option) -> bool:
+    """Whether a measure names the step of each report, up to the last one of an option."""
+    named = [step for step in measure.steps if step is not None]
+    last = steps.default
+    is_number = isinstance(last, int | float) and not isinstance(last, bool)
+    return bool(named) and len(named) == len(measure.steps) and is_number and last >= max(named)
 
 
 def _notes(options: Sequence[Option], shown: Shown) -> Iterator[str]:

@@ -18,6 +18,11 @@ EPOCHS: Final = (
     *("epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "epoch"),
     *("total_epochs", "train_epochs", "nb_epochs", "n_epoch", "num_epoch", "max_epoch"),
 )
+STEPS: Final = (
+    *("total_timesteps", "max_steps", "total_steps", "n_timesteps", "timesteps", "max_iters"),
+    *("num_iterations", "iterations", "num_train_steps", "train_steps", "niters", "n_iters"),
+    *("max_iter", "num_iters", "steps", "max_train_steps", "train_iters"),
+)
 _RATES: Final = ("lr", "learning_rate", "base_lr", "max_lr", "alpha", "init_lr", "peak_lr")
 _DECAYS: Final = ("weight_decay", "wd", "l2", "l2_reg")
 _SIZES: Final = ("hidden", "width", "dim", "channels", "units", "embd", "features", "heads")
@@ -98,6 +103,8 @@ def usual_space(value: Option) -> str | None:
     default = value.default
     plain = isinstance(default, int | float) and not isinstance(default, bool)
     number = float(default) if plain and 0 < default < _MAX_DEFAULT else None
+    if plain and default <= 0 and name not in _DECAYS and "drop" not in name:
+        return None  # it is computed, or off
     if name.split("_")[0] in _FIXED or name in _FIXED:
         return None
     if value.choices:

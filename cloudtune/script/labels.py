@@ -31,6 +31,11 @@ _QUALIFIER: Final = re.compile(
     r"(?:^|[\W_])(val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|train(?:ing)?)(?![a-z])",
     re.IGNORECASE,
 )
+# Where a line says at which step it is; one with an epoch is of that.
+_STEP: Final = re.compile(
+    r"^(?!.*\bepoch)(?:.*?)\b((?:global_|total_)?(?:time)?steps?|iter(?:ation)?s?)(?=\W{1,4}\d)",
+    re.IGNORECASE,
+)
 _PLACE_NAME: Final = re.compile(r"[A-Za-z_][\w./@-]*")
 
 
@@ -119,7 +124,11 @@ def _labelled(numbers: Sequence[_Number], lines: Sequence[str]) -> Iterator[Labe
     expected = [(it.line, repr(number_of(it.text))) for it in numbers]
     for pattern in _patterns(line, first, labels, name):
         if _matches(pattern, name, lines) == expected:
-            yield Labelled(name, pattern, tuple(it.text for it in numbers))
+            step = _STEP.search(line[: first.end])
+            with_step = f"{step[1]} {{step}}.*?{pattern}" if step is not None else ""
+            has_step = _matches(with_step, name, lines) == expected
+            values = tuple(it.text for it in numbers)
+            yield Labelled(name, with_step if has_step else pattern, values)
             return
 
 

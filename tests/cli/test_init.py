@@ -383,6 +383,18 @@ def test_reports_of_every_few_epochs(bench: Bench) -> None:
     assert (experiment.progress.every, experiment.epochs.max) == (2, 6)
 
 
+def test_a_program_that_counts_steps(bench: Bench) -> None:
+    program = PROGRAM.replace("--epochs", "--max-steps").replace("options.epochs", "5")
+    line = "print(f'step {100 * epoch} | return {epoch - lr}')"
+    program = (program % line).replace("default=2", "default=1600")
+    experiment = load_experiment(drafted(bench, program), {})
+    assert experiment.train.endswith("--max-steps {steps}")
+    assert (experiment.progress.unit, experiment.progress.every) == ("step", 100)
+    assert (experiment.epochs.max, experiment.metric.name) == (1600, "return")
+    assert experiment.reports.printed == "step {step}.*?return {return}"
+    assert try_script(experiment).reported
+
+
 def test_a_program_that_does_not_end_is_stopped_and_leaves_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

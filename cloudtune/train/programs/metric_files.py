@@ -28,8 +28,12 @@ _LOOK_SECONDS: Final = 0.25
 # Maximum length of a row quoted in an error message: two lines of a terminal.
 _EXAMPLE_LETTERS: Final = 160
 _MAGIC: Final = "*?["
-# The names that say what a file is; any other is of JSON lines.
-PATTERNS: Final = ("*.csv", "*.tsv", "*.jsonl", "*.json", "*tfevents*", "*.wandb")
+# The first bytes of a file, which show whether it is of JSON.
+_BEGINS_BYTES: Final = 64
+# The names of files that may have numbers.
+PATTERNS: Final = (
+    *("*.csv", "*.tsv", "*.jsonl", "*.json", "*tfevents*", "*.wandb", "*.txt", "*.log"),
+)
 
 
 class _Rows(Protocol):
@@ -126,7 +130,7 @@ class MetricFiles:
                 return Table(path, where, skip=start > 0)
             case ".json":
                 return _Document(path, self._histories, skip=start > 0)
-        return _JsonLines(path, where, start)
+        return _TextFile(path, where, start)
 
     def _note(self, values: Values, path: Path) -> Iterator[Reading]:
         """Yield a row's report, if it has the metric."""
@@ -180,6 +184,35 @@ class _JsonLines:
                     f"{self._where} has a line that is no JSON object: {line.text[:80]!r}"
                 )
             yield json_values(row)
+
+
+class _TextFile:
+    """The rows of a file whose name says nothing: JSON lines, or a table."""
+
+    def __init__(self, path: Path, where: str, start: int) -> None:
+        self._path = path
+        self._where = where
+        self._rows = self._open(start)
+
+    def _open(self, start: int = 0) -> _Rows | None:
+        """Return the rows by the first letter of the file; None if it has none yet."""
+        if self._path.suffix in {".jsonl", ".ndjson"}:
+            return _JsonLines(self._path, self._where, start)
+        try:
+            with self._path.open("rb") as file:
+                begins = file.read(_BEGINS_BYTES).lstrip()
+        except OSError:
+            return None
+        if not begins:
+            return None
+        if begins.startswith(b"{"):
+            return _JsonLines(self._path, self._where, start)
+        return Table(self._path, self._where, skip=start > 0)
+
+    def more(self, *, ended: bool) -> Iterator[Values]:
+        self._rows = self._rows or self._open()
+        if self._rows is not None:
+            yield from self._rows.more(ended=ended)
 
 
 _Row: TypeAlias = Mapping[str, object]

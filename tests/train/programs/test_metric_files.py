@@ -180,6 +180,14 @@ def test_tables_of_all_kinds(tmp_path: Path, text: str, values: list[float]) -> 
     assert [reading.metrics["loss"] for reading in readings.more(ended=True)] == values
 
 
+@pytest.mark.parametrize("text", ['{"epoch": 1, "loss": 0.5}\n', "epoch\tloss\n1\t0.5\n"])
+def test_a_text_file_is_of_json_or_a_table(tmp_path: Path, text: str) -> None:
+    readings = MetricFiles(tmp_path, "log.txt", "loss")
+    assert list(readings.more()) == []
+    (tmp_path / "log.txt").write_text(text)
+    assert [reading.metrics["loss"] for reading in readings.more()] == [0.5]
+
+
 def test_a_table_without_names_is_refused(tmp_path: Path) -> None:
     readings = MetricFiles(tmp_path, "log.csv", "loss")
     (tmp_path / "log.csv").write_text("1,0.5\n")
