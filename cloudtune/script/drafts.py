@@ -231,7 +231,7 @@ def program_draft(
         train="",
         train_why="",
         metric="",
-        metric_why=f"{GAP}: the name of a number, and max if more is better",
+        metric_why=f"{GAP}: it showed none when it was tried; a number's name, and min or max",
         tuned=tuned,
         epochs=epochs,
         reads_reports=False,

@@ -124,6 +124,11 @@ def _doubled(number: float) -> str:
     return _choice(sorted({max(1, whole // 2), whole, 2 * whole}))
 
 
+def _dropout(default: float | None) -> str:
+    high = max(0.5, min(0.9, (default or 0) + 0.2))
+    return f"{{uniform: [0, {high:g}]}}"
+
+
 def _discount(default: float | None) -> str:
     """Return the space of a gamma: a discount of rewards, or a decay of the learning rate."""
     return "{uniform: [0.9, 0.999]}" if (default or 0) > _DISCOUNT else "{uniform: [0.5, 0.99]}"
@@ -149,7 +154,7 @@ _USUAL: Final[tuple[_Usual, ...]] = (
     (lambda it: it.startswith("clip_") and "coef" in it, lambda _: "{uniform: [0.1, 0.4]}"),
     (lambda it: it == "warmup_ratio", lambda _: "{uniform: [0, 0.2]}"),
     (lambda it: it in {"lora_r", "lora_rank", "lora_alpha"}, lambda it: _doubled(it or 8)),
-    (lambda it: "dropout" in it or it.startswith("drop_"), lambda _: "{uniform: [0, 0.5]}"),
+    (lambda it: "dropout" in it or it.startswith("drop_"), _dropout),
     (lambda it: "smoothing" in it, lambda _: "{uniform: [0, 0.2]}"),
     (lambda it: it in _BATCHES, lambda default: _doubled(default or 64)),
     (
