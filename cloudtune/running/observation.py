@@ -177,6 +177,7 @@ def _copied(script: Path) -> Iterator[Path]:
     """Give a temporary copy of the folder of a script, as instances get it."""
     with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve() / "code"
+        folder.mkdir()
         copy_sent_files(script.parent, folder)
         yield folder
 
