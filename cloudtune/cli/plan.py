@@ -45,6 +45,7 @@ def init(*, script: Path, words: tuple[str, ...], target: Path | None, force: bo
     ARGUMENTS, for up to a minute in a copy of its folder: what it prints and writes has its metrics
     and checkpoints. Ranges are guesses from names and defaults, and marked as such.
     """
+    from cloudtune.api.experiments import load_experiment
     from cloudtune.api.scripts import draft_script
 
     target = target or script.with_name("experiment.yaml")
@@ -60,6 +61,8 @@ def init(*, script: Path, words: tuple[str, ...], target: Path | None, force: bo
     text = draft.text(script.stem)
     with for_others():
         target.write_text(text, encoding="utf-8")
+    if not draft.gaps():
+        load_experiment(target, {})  # a mistake shows here, with its line
     click.echo(f"Wrote {target}. Review it, then run: cloudtune plan {target}")
 
 

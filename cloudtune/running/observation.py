@@ -254,7 +254,7 @@ def _failure(
     hint = ""
     if _USAGE.search(text):
         hint = f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
-    elif (source / ".gitignore").exists():
+    elif "FileNotFoundError" in last and (source / ".gitignore").exists():
         hint = "; what .gitignore names isn't copied: write !NAME into it for what it needs"
     return f"{what}\n`{command}` ended with code {code}{hint}"
 
@@ -377,12 +377,13 @@ def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:
 
 
 def _key(measure: Measure, late: bool, order: int, *, ended: bool) -> tuple[object, ...]:
-    unnamed, trains, held_out, minimized = rank(measure.name)
+    name = rank(measure.name)
     count = len(measure.values)
     constant = count > 1 and len(set(measure.values)) == 1
     once = count == 1 and ended
     per_epoch = None not in measure.epochs
-    return unnamed, once, trains, constant, held_out, not per_epoch, late, minimized, order, -count
+    data = (name.unknown, once, name.trains, constant, name.held_out)
+    return *data, not per_epoch, late, name.single, name.minimized, order, -count
 
 
 def _pattern(path: PurePosixPath) -> str:

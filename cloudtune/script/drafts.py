@@ -298,7 +298,8 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     full = draft.epochs.default if draft.epochs is not None else shown.epochs
     full = int(full) if isinstance(full, int | float) and full >= 1 else None
     if not shown.ended:
-        draft.seen_epochs = shown.epochs if draft.epochs is None else None
+        seen = count if count > _GUESSED_EPOCHS else None
+        draft.seen_epochs = (shown.epochs or seen) if draft.epochs is None else None
     elif count == 1:
         draft.epochs = None  # it reports at its end alone
         draft.seen_epochs = 1

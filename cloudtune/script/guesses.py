@@ -1,7 +1,7 @@
 """What names say of a script's options and metrics: usual ranges, and whether more is better."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from cloudtune.script.options import UNKNOWN, Option
 
@@ -49,11 +49,26 @@ RESUMES: Final = (
 )
 
 
-def rank(name: str) -> tuple[object, ...]:
-    """Return a key by which a metric's name is sorted: held-out ones first, of those the best."""
+# What is of many episodes or batches, and what is of the last alone.
+_MEANS: Final = ("mean", "average", "avg", "running")
+
+
+class Rank(NamedTuple):
+    """A key by which a metric's name is sorted: held-out ones first, means before single ones."""
+
+    unknown: bool
+    trains: bool
+    held_out: int
+    single: int
+    minimized: bool
+
+
+def rank(name: str) -> Rank:
+    """Return how likely a name is that of the metric that decides: the least is the likeliest."""
     lower = name.lower()
     held_out = next((place for place, word in enumerate(_HELD_OUT) if word in lower), 9)
-    return not is_metric(lower), "train" in lower, held_out, not is_maximized(lower)
+    single = 1 + ("last" in lower) - any(word in lower for word in _MEANS)
+    return Rank(not is_metric(lower), "train" in lower, held_out, single, not is_maximized(lower))
 
 
 def is_held_out(name: str) -> bool:
