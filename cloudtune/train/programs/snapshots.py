@@ -5,7 +5,6 @@ import ctypes
 import os
 import struct
 import time
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -17,30 +16,19 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _IN_ACCESS: Final = 0x1
 _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ISDIR: Final = 0x40000000
+_IN_MODIFY: Final = 0x2
+_IN_CLOSE_WRITE: Final = 0x8
+_IN_MOVED_TO: Final = 0x80
+_IN_CREATE: Final = 0x100
+_IN_Q_OVERFLOW: Final = 0x4000
+_WRITES: Final = _IN_MODIFY | _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_CREATE
 _EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length of the name
-_ZIP: Final = b"PK\x03\x04"
 # Seconds after a report for which a program may keep files open until they count as unsaved.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
 # A file that stays open for a second and grows by less than this is a log, not a checkpoint.
 _LOG_SECONDS: Final = 1.0
 _LOG_BYTES: Final = 2**20
-
-
-def torn(files: Iterable[Path]) -> Path | None:
-    """Return the first file that can't be whole: an empty one, or an archive without its end.
-
-    `torch.save` writes a zip archive, whose directory comes last.
-    """
-    for path in files:
-        with contextlib.suppress(OSError):
-            if path.stat().st_size == 0:
-                return path
-            with path.open("rb") as file:
-                begins = file.read(len(_ZIP))
-            if begins == _ZIP and not zipfile.is_zipfile(path):
-                return path
-    return None
 
 
 class ReadWatch:
@@ -67,6 +55,70 @@ class ReadWatch:
                 return True
             at += _EVENT.size + length
         return False
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class WriteOrder:
+    """Tracks which files below a folder were written after the last line of a log, by inotify(7).
+
+    Times of files don't tell: a file that is written right after a line has the same.
+    """
+
+    def __init__(self, log: Path, folder: Path) -> None:
+        self._log = log
+        self._file = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._folders: dict[int, Path] = {}
+        self._log_watch = -1
+        self._after: set[str] = set()
+        self._watch(folder)
+        self._watch_log()
+
+    def _watch(self, folder: Path) -> None:
+        for path in [folder, *(below for below in folder.rglob("*") if below.is_dir())]:
+            watch = _LIBC.inotify_add_watch(self._file, os.fsencode(path), _WRITES)
+            if watch >= 0:
+                self._folders[watch] = path
+
+    def _watch_log(self) -> None:
+        self._log_watch = _LIBC.inotify_add_watch(self._file, os.fsencode(self._log), _IN_MODIFY)
+
+    def written_after(self) -> set[str] | None:
+        """Return the files that were written after the log's last line; None if unknown."""
+        if self._file < 0:
+            return None
+        if self._log_watch < 0:  # it wasn't there: what has happened before is unknown
+            self._watch_log()
+            return None
+        while events := self._events():
+            for watch, mask, name in events:
+                if mask & _IN_Q_OVERFLOW:
+                    self._after.clear()
+                    return None
+                if watch == self._log_watch:
+                    self._after.clear()
+                elif watch in self._folders:
+                    path = self._folders[watch] / name
+                    self._after.add(str(path))
+                    if mask & _IN_ISDIR:
+                        self._watch(path)
+                        self._after |= {str(below) for below in path.rglob("*")}
+        return self._after
+
+    def _events(self) -> list[tuple[int, int, str]]:
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._file, 1 << 16)
+        events = []
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+            events.append((watch, mask, os.fsdecode(name)))
+            at += _EVENT.size + length
+        return events
 
     def close(self) -> None:
         if self._file >= 0:

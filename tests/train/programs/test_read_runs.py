@@ -16,11 +16,11 @@ import pytest
 from cloudtune.model.events import EpochReport
 from cloudtune.script.command import words_of
 from cloudtune.train.checkpoint import load, read_manifest
-from cloudtune.train.programs import running
+from cloudtune.train.programs import running, saving
 from cloudtune.train.programs.metric_parsers import Reading, Readings
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
-from cloudtune.train.programs.snapshots import torn
+from cloudtune.train.programs.whole_saves import unfinished
 from cloudtune.train.progress_cursor import Progress
 from tests.train.sessions import place_of
 
@@ -103,8 +103,8 @@ class Trial:
         def note(report: EpochReport) -> None:
             reports.append(report)
             assert isinstance(run, running.ReadRun)
-            is_late = run._late or run._longest_unseen > running._PROMPT / 2
-            self.late |= is_late and report.epoch > self._busy
+            assert run._saving is not None
+            self.late |= run._saving.was_late and report.epoch > self._busy
             if report.epoch == self._busy:
                 running._POLL = 0.02  # type: ignore[misc]
             if report.checkpoint is not None:  # later ones may take its place
@@ -161,7 +161,7 @@ def test_late_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str,
     trial = Trial(tmp_path, order, busy=2)
     if late == "within the look":
         trial.late = True
-        monkeypatch.setattr(running, "_written_at", slowly(running._written_at))
+        monkeypatch.setattr(saving, "written_at", slowly(saving.written_at))
     else:
         monkeypatch.setattr(running, "_POLL", float(late.removeprefix("by ")))
     reports = trial.session(until=6)
@@ -245,6 +245,6 @@ def test_an_empty_file_or_half_an_archive_is_torn(tmp_path: Path) -> None:
         archive.writestr("data", b"x" * 1000)
     half.write_bytes(whole.read_bytes()[:600])
     empty.touch()
-    assert torn([whole]) is None
-    assert torn([whole, half]) == half
-    assert torn([empty]) == empty
+    assert unfinished([whole]) is None
+    assert unfinished([whole, half]) == half
+    assert unfinished([empty]) == empty
