@@ -48,8 +48,10 @@ if TYPE_CHECKING:
 
     from cloudtune.model.catalog import Market, Offer
 
-DRAWN = "drawn"
-TABLES = (PROFET, LAMBDA, DRAWN)
+DRAWN = "drawn from the prior"
+WRONG = "one GPU twice as fast as published, one half as fast"
+TABLES = (PROFET, LAMBDA, DRAWN, WRONG)
+_WRONG_PRIORS = 20
 DEFAULT = "g4dn.12xlarge"
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 STRATEGIES = ("best", "asha", "asha-stopping")
@@ -95,21 +97,14 @@ class Outcome:
 
 @cache
 def table_of(name: str, data: Path) -> Table:
-    if name == DRAWN:
-        return drawn()
+    if name in {DRAWN, WRONG}:
+        return drawn() if name == DRAWN else wrong()
     return lambdas() if name == LAMBDA else profet(data)
 
 
 def drawn() -> Table:
     """Return programs whose speeds are as far off the prior as it says, on all GPUs of AWS."""
-    types: dict[str, pricing.Listing] = {}
-    for listing in pricing.rentable():
-        kind = listing.instance_type
-        if kind.gpus < 1 or kind.gpu not in gpu_speeds().logs or listing.on_demand is None:
-            continue
-        before = types.get(kind.gpu)
-        if before is None or _per_gpu(listing) < _per_gpu(before):
-            types[kind.gpu] = listing
+    types = _cheapest_types()
     dice = random.Random(0)
     programs = []
     for number in range(200):
@@ -118,18 +113,51 @@ def drawn() -> Table:
             off = dice.gauss(0.0, gpu_speeds().own_errors[gpu])
             seconds[gpu] = math.exp(off - gpu_speeds().logs[gpu])
         programs.append(Program(f"drawn {number:03d}", "", "", seconds))
-    names = {gpu: listing.instance_type.name for gpu, listing in types.items()}
-    return Table(DRAWN, programs, names)
+    return Table(DRAWN, programs, types)
 
 
-def _per_gpu(listing: pricing.Listing) -> float:
+def wrong() -> Table:
+    """Return programs for which one GPU is twice as fast as published, another half as fast.
+
+    The slow one is the best or the second on demand by the prior, the fast one any other.
+    """
+    types = _cheapest_types()
+    costs = {gpu: _per_gpu(name) / math.exp(gpu_speeds().logs[gpu]) for gpu, name in types.items()}
+    ranked = sorted(costs, key=costs.__getitem__)
+    dice = random.Random(1)
+    programs = []
+    for number in range(_WRONG_PRIORS):
+        slow = ranked[number % 2]
+        fast = dice.choice([gpu for gpu in ranked if gpu != slow])
+        seconds = {gpu: math.exp(-gpu_speeds().logs[gpu]) for gpu in types}
+        seconds[slow] *= 2
+        seconds[fast] /= 2
+        programs.append(Program(f"wrong {number:02d}", "", "", seconds))
+    return Table(WRONG, programs, types)
+
+
+def _cheapest_types() -> dict[str, str]:
+    """Return the type of each GPU model of AWS whose GPUs cost least on demand."""
+    types: dict[str, str] = {}
+    for listing in pricing.rentable():
+        kind = listing.instance_type
+        if kind.gpus < 1 or kind.gpu not in gpu_speeds().logs or listing.on_demand is None:
+            continue
+        if kind.gpu not in types or _per_gpu(kind.name) < _per_gpu(types[kind.gpu]):
+            types[kind.gpu] = kind.name
+    return types
+
+
+def _per_gpu(name: str) -> float:
+    """Return the dollars of a GPU-hour of a type on demand."""
+    listing = next(listing for listing in pricing.listings() if listing.instance_type.name == name)
     assert listing.on_demand is not None
     return listing.on_demand / listing.instance_type.gpus
 
 
 @cache
 def prior_without(name: str, data: Path, model: str) -> GpuSpeeds:
-    if name == DRAWN:
+    if name in {DRAWN, WRONG}:
         return gpu_speeds()
     return solve(table_of(name, data).compared(model), specifications())
 
@@ -247,6 +275,8 @@ def cells(data: Path, half: str, count: int, seed: int = 0) -> Iterator[Cell]:
         table = table_of(name, data)
         models = sorted({program.model for program in table.programs})
         mine = set(models[::2] if half == "tune" else models[1::2])
+        if name == WRONG:
+            mine = set(models)
         for market in MARKETS:
             offers = offers_of(table, market)
             numbers = [
@@ -255,8 +285,8 @@ def cells(data: Path, half: str, count: int, seed: int = 0) -> Iterator[Cell]:
                 if program.model in mine and offers.keys() <= program.seconds.keys()
             ]
             dice = random.Random(f"{name} {market} {half} {seed}")
-            for _ in range(count):
-                number = dice.choice(numbers)
+            some = [dice.choice(numbers) for _ in range(count)]
+            for number in numbers[MARKETS.index(market) :: 2] if name == WRONG else some:
                 deadline = dice.choice([3600.0, 2 * 3600.0, 4 * 3600.0, 12 * 3600.0])
                 dear = min(offer.usd_per_second for offer in offers.values())
                 instances = dice.choice([3.0, 8.0, 20.0])

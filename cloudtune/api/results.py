@@ -128,17 +128,23 @@ class Result:
 
     @cached_property
     def best(self) -> Best | None:
-        """The best epoch and its checkpoint; None if no epoch was reported."""
+        """The best epoch and its checkpoint; None if no epoch was reported.
+
+        If that checkpoint can't be read, the epoch that was delivered instead.
+        """
         best = self.report.policy.best
         if best is None:
             return None
-        epoch = self._epochs.get((best.trial, best.epoch))
+        delivery = self.report.delivery
+        trial = best.trial if delivery is None else delivery.trial
+        number = best.epoch if delivery is None else delivery.epoch
+        epoch = self._epochs.get((trial, number))
         return Best(
-            trial=best.trial,
-            config=nested(self.report.policy.trials[best.trial].trial.config),
+            trial=trial,
+            config=nested(self.report.policy.trials[trial].trial.config),
             metrics={self.metric: best.metric} if epoch is None else dict(epoch.report.metrics),
-            epoch=best.epoch,
-            checkpoint=self.report.best_folder or self.report.kept,
+            epoch=number,
+            checkpoint=self.report.kept if delivery is None else delivery.path,
         )
 
     @cached_property

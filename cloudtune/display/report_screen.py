@@ -372,8 +372,25 @@ def _show_best(out: Console, report: Report) -> None:
         out.print(
             f"  the checkpoint of {scale.at(best.epoch)} is gone: {best.checkpoint}", markup=False
         )
+    delivery = report.delivery
+    if report.undelivered:
+        out.print(f"  no checkpoint of the run can be read: {report.undelivered}", markup=False)
+        return
+    if delivery is not None and delivery.why:
+        out.print(f"  its checkpoint can't be read: {delivery.why}", markup=False)
+        out.print(
+            f"  delivered instead: {delivery.trial} at {scale.at(delivery.epoch)}, "
+            f"{metrics_text(delivery.metrics)}",
+            markup=False,
+        )
     missing = "none: the script saves none" if best.checkpoint is None else "none is left"
-    out.print(f"  checkpoint: {report.best_folder or report.kept or missing}", markup=False)
+    path = report.kept or missing if delivery is None else delivery.path
+    out.print(f"  checkpoint: {path}", markup=False)
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Return metrics in a line: "loss 0.1234, accuracy 0.9"."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
 def config_text(config: Mapping[str, object]) -> str:

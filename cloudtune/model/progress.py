@@ -361,6 +361,9 @@ class Record:
     def drop(self, trial: TrialId) -> None:
         """Forget all epochs of a trial."""
         self._by_trial.pop(trial, None)
+        held = (self._all.best, self._all.seen)
+        if not any(epoch is not None and epoch.trial == trial for epoch in held):
+            return
         self._all = _Standing()
         for others in self._by_trial.values():
             for epoch in (others.seen, others.best):

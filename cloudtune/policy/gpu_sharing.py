@@ -51,15 +51,18 @@ class GpuSharing:
         """
         if self._settled:
             return None
-        if width == HALF:
+        if self._halves and width == HALF:
             self._epochs[instance_type] += 1
             return self._settle(rentables, instance_type, corrected)
         if self._halves or width != 1.0 or memory_mib is None:
             return None
         self._memory_mib = memory_mib
-        self._halves = True
         halved = [self._with_half(rentable) for rentable in rentables]
-        return halved if halved != list(rentables) else None
+        if halved == list(rentables):  # none fits, or shares were measured before
+            self._settled = True
+            return None
+        self._halves = True
+        return halved
 
     def _with_half(self, rentable: Rentable) -> Rentable:
         """Return a rentable with half a GPU as a width, if two trials fit on one."""

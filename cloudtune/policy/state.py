@@ -105,6 +105,7 @@ class RunState:
         # failures of trials are what lets the fleet change course (`Hysteresis`).
         self.disturbances = self.shocks = self.mishaps = self.failures = 0
         self._by_offer = {rentable.offer: rentable for rentable in reversed(self.rentables)}
+        self._timed = dict(self._by_offer)  # also at widths that no trial may begin at any more
         self.free = FreeGpus({o: rentable.profile.epoch for o, rentable in self._by_offer.items()})
         self._followed: list[Rented] = []
 
@@ -180,7 +181,7 @@ class RunState:
 
     def epoch_seconds(self, trial: TrialId | None, offer: Offer, width: Width) -> float:
         """Return the seconds of an epoch: the profile's, corrected by what this run measured."""
-        return self.speeds.epoch_seconds(trial, self._by_offer[offer], width)
+        return self.speeds.epoch_seconds(trial, self._timed[offer], width)
 
     def slowest_epoch(self, trials: tuple[TrialId, ...], offer: Offer, width: Width) -> float:
         return self.speeds.slowest_epoch(trials, self._by_offer[offer].profile, width)
@@ -439,7 +440,7 @@ class RunState:
                 noted.late = trial
             return
         assert trial.offer is not None
-        profile = self._by_offer[trial.offer].profile
+        profile = self._timed[trial.offer].profile
         # Before the metric is checked: an epoch that diverged is as good a timing as any other.
         self.speeds.note(trial.id, profile, trial.width, event.seconds, event.saving)
         self.gpu_speeds.note(trial.id, trial.offer, trial.width, event.seconds - event.saving)
@@ -470,6 +471,10 @@ class RunState:
         if revised is not None:
             self.rentables = tuple(revised)
             self._by_offer |= {rentable.offer: rentable for rentable in reversed(revised)}
+            for offer, rentable in self._by_offer.items():
+                before = self._timed[offer].profile.epoch
+                profile = replace(rentable.profile, epoch={**before, **rentable.profile.epoch})
+                self._timed[offer] = replace(rentable, profile=profile)
             self._limit_widths()
 
     def _note_stopped(self, event: TrialStopped, noted: Noted) -> None:

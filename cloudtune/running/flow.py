@@ -30,9 +30,9 @@ from cloudtune.running.runner import Ended
 from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job, choice_of, job_of_ledger
-from cloudtune.runs.report import Report, keep_best, load
+from cloudtune.runs.report import Report, load, with_delivery
 from cloudtune.strategies.offers import by_worth, means_within
-from cloudtune.train.storage import CheckpointError, tell
+from cloudtune.train.storage import StorageError, tell
 
 # Maximum share of the deadline for measuring before a run.
 _PROFILE_SHARE = 0.25
@@ -281,7 +281,8 @@ def resume_here(
 def conclude(ended: Ended, reporter: Reporter) -> Report:
     """Save the best model of a completed run as plain files; return the run's report.
 
-    Also adds the run to the history. If the storage fails now, only that folder is missing.
+    Also adds the run to the history. A best model that can't be read gives way to the next best
+    (`delivery`). If the storage fails now, only that folder is missing.
 
     Raises:
         CleanupError: instances may be left; the result has been reported.
@@ -289,8 +290,8 @@ def conclude(ended: Ended, reporter: Reporter) -> Report:
     report = load(ended.folder)
     history.remember(ended.folder, report)
     try:
-        report = keep_best(ended.folder, report)
-    except (CheckpointError, OSError, ValueError) as error:  # pyarrow raises the last two
+        report = with_delivery(ended.folder, report)
+    except (StorageError, OSError, ValueError) as error:  # pyarrow raises the last two
         tell(f"couldn't copy the best model to its own folder: {error}")
     reporter.on_result(report, ended.swept)
     if ended.swept.unconfirmed is not None:

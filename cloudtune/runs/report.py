@@ -19,26 +19,24 @@ from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import EpochSpan, Timeline, prices, read
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.errors import CloudtuneError
+from cloudtune.errors import CloudtuneError, UnsavedError
 from cloudtune.model.commands import PlanAnew
 from cloudtune.model.fleet import Rented
 from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import BestResult, TrialProgress
 from cloudtune.model.serialization import encode
-from cloudtune.model.trial import EndReason, nested
+from cloudtune.model.trial import EndReason
 from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs import home
+from cloudtune.runs.delivery import Delivery, deliver, delivered, undelivered
 from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
 from cloudtune.runs.job import Job, basis_of, job_of_ledger
 from cloudtune.strategies.rungs import rung_epochs
-from cloudtune.train.best import RESCUED, note_of
-from cloudtune.train.best import keep_best as keep_files
+from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore, standing
-
-# Beside a run's ledger: the folder of its best model as plain files.
-_BEST = "best.json"
+from cloudtune.train.storage import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,11 @@ class Report:
 
     `stages` are those of a planned run; `figures` are compared with its forecast. `timeline` is
     read from its ledger, the `entries`. `kept` is the existing checkpoint of the best trial: of its
-    best epoch, or of a later one if that is gone; `best_folder` has its files as the script wrote
-    them, or is None. `billed` is what the cloud says that its instances cost, in dollars, if the
-    ledger doesn't know their ends. `rescued` is the best checkpoint of all, on this machine, if it
-    could not be saved in the storage.
+    best epoch, or of a later one if that is gone; `delivery` is what was copied to plain files,
+    None if nothing was. `undelivered` says why not even another checkpoint could be. `billed` is
+    what the cloud says that its instances cost, in dollars, if the ledger doesn't know their ends.
+    `rescued` is the best checkpoint of all, on this machine, if it could not be saved in the
+    storage.
     """
 
     job: Job
@@ -83,7 +82,8 @@ class Report:
     rungs: tuple[RungReport, ...]
     figures: Figures
     kept: str | None = None
-    best_folder: str | None = None
+    delivery: Delivery | None = None
+    undelivered: str = ""
     billed: float | None = None
     rescued: str | None = None
 
@@ -105,7 +105,10 @@ class Report:
     @property
     def exit_code(self) -> int | None:
         """The documented exit code of the run; None before its end."""
-        return self.policy.exit_code if self.policy.ended else None
+        if not self.policy.ended:
+            return None
+        instead = self.undelivered or (self.delivery is not None and self.delivery.why)
+        return self.policy.exit_code or (UnsavedError.exit_code if instead else 0)
 
     @property
     def metric(self) -> str:
@@ -194,34 +197,27 @@ def load(folder: Path) -> Report:
     return replace(
         report,
         kept=kept,
-        best_folder=_best_folder(folder, kept),
+        delivery=None if best is None else delivered(folder, best, kept),
+        undelivered=undelivered(folder),
         billed=billed,
         rescued=_rescued(folder, report.policy.best_lost or best),
     )
 
 
-def keep_best(folder: Path, report: Report) -> Report:
-    """Copy the files of a finished run's best checkpoint to `best/` in its storage.
-
-    Returns the report with that folder. The run's folder records which one it is, so that a remote
-    storage isn't asked each time.
+def with_delivery(folder: Path, report: Report) -> Report:
+    """Return a finished run's report, with its best model copied to `best/` in its storage.
 
     Raises:
-        CheckpointError: it can't be copied; the checkpoint stays where it was.
+        StorageError: the storage failed repeatedly.
     """
-    best = report.policy.best
-    if best is None or report.kept is None:
+    if report.policy.best is None or report.kept is None:
         return report
     uri = f"{home.storage(report.job.experiment.storage).rstrip('/')}/{report.job.run}"
-    about = {
-        "run": report.job.run,
-        "config": nested(report.policy.trials[best.trial].trial.config),
-        "checkpoint": report.kept,
-    }
-    path = keep_files(uri, report.kept, about)
-    kept = {"path": path, "checkpoint": report.kept}
-    (folder / _BEST).write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    return replace(report, best_folder=path)
+    try:
+        delivery = deliver(folder, report.policy, uri, report.kept)
+    except CheckpointError as error:
+        return replace(report, undelivered=str(error))
+    return replace(report, delivery=delivery)
 
 
 def _rescued(folder: Path, lost: BestResult | None) -> str | None:
@@ -230,19 +226,6 @@ def _rescued(folder: Path, lost: BestResult | None) -> str | None:
     store = CheckpointStore(str(folder / RESCUED), ())
     path = store.path(lost.trial, lost.epoch)
     return path if store.is_whole(path) else None
-
-
-def _best_folder(folder: Path, kept: str | None) -> str | None:
-    """Return the folder with the best checkpoint's files as the script wrote them, if any."""
-    try:
-        note = json.loads((folder / _BEST).read_text(encoding="utf-8"))
-        path = str(note["path"])
-        checkpoint = note["checkpoint"]
-    except (OSError, *DAMAGED):
-        return None
-    if checkpoint != kept or ("://" not in path and note_of(path) is None):
-        return None
-    return path
 
 
 def _billed(report: Report, path: Path) -> float | None:
@@ -411,7 +394,8 @@ def _best_json(report: Report, best: BestResult) -> dict[str, Any]:
         "value": best.metric,
         "config": dict(report.policy.trials[best.trial].trial.config),
         "checkpoint": report.kept,
-        "folder": report.best_folder,
+        "folder": None if report.delivery is None else report.delivery.path,
+        "delivered": None if report.delivery is None else vars(report.delivery),
     }
 
 

@@ -67,7 +67,7 @@ class Offers:
         place = self._places[now]
         joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
         for offer in self.in_order[:place]:
-            if offer == self.race.scout:
+            if offer in self.race.scouts:
                 continue
             if joined.get(offer, 0) * offer.gpus >= held and not view.avoided(offer):
                 return self.rentable(offer)

@@ -202,7 +202,7 @@ class SpendingFleet(Unplanned):
         planned = self.offers.chosen.offer
         willing = self._willing(view, planned)
         gpus = needed if self._returns_idle else math.inf
-        raced = race.small, race.scout, len(race.left), len(view.fleet.usable())
+        raced = race.small, race.scouts, len(race.left), len(view.fleet.usable())
         question = (
             planned,
             count,
@@ -233,12 +233,12 @@ class SpendingFleet(Unplanned):
             gpus = min(gpus, count * planned.gpus)
         rate = count * planned.usd_per_second + unspent
         fleet = Counter[Offer]()
-        scouts = 0
-        if race.scout is not None and gpus > 0 and self._has_room(view, race.scout):
-            fleet[race.scout] = scouts = 1  # first, so that the cap leaves it a place
-            gpus -= race.scout.gpus * self._returns_idle
+        scouts = [scout for scout in race.scouts if self._has_room(view, scout)]
+        for scout in scouts if gpus > 0 else ():
+            fleet[scout] = 1  # first, so that the cap leaves it a place
+            gpus -= scout.gpus * self._returns_idle
         for offer in self.offers.in_order:
-            if offer == race.scout or race.is_left(offer):
+            if offer in scouts or race.is_left(offer):
                 continue
             room = min(_paid(rate, offer), _instances(offer, gpus))
             fleet[offer] = min(view.held.get(offer, 0), room)
@@ -247,7 +247,7 @@ class SpendingFleet(Unplanned):
         more = min(
             _paid(rate, willing), _instances(willing, gpus), self._room(view, willing, fleet)
         )
-        if fleet.total() == scouts and gpus > 0:
+        if fleet.total() == len(scouts) and gpus > 0:
             more = max(1, more)  # the cloud may refuse it, but a run of no instance would hang
         fleet[willing] += more
         rate -= more * willing.usd_per_second

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from cloudtune.model.scaling import ASSUMED, Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Rentable
@@ -43,8 +43,10 @@ SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
 MOVES = 2
 SURE = 1.0
-# The share of the time within which a fleet that is held back must be requested.
+# The share of the time within which a fleet that is held back must be requested: for a first
+# epoch, and for scouts if money bounds the fleet, which then is as much larger later on.
 SECOND_BOOT = 0.05
+RACING = 0.15
 
 _NORMAL = NormalDist()
 
@@ -65,21 +67,22 @@ def expected_saving(ratio: float, spread: float) -> float:
 class Race:
     """The GPU models of a run: which is tried beside the chosen one, and which were left.
 
-    `scout` is the offer of which one instance joins, None if there is none. `left` are GPU models.
-    `small` says that the fleet is one instance for now, `moves` how often it has moved.
+    `scouts` are the offers of which one instance joins, `left` the GPU models that aren't rented
+    any more. `small` says that the fleet is one instance for now, `moves` how often it has moved.
     """
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
         priced = all(rentable.offer.usd_per_second > 0 for rentable in rentables)
         profile = chosen.profile
         self.on = priced and any(rentable.profile.is_prior for rentable in rentables)
-        self.small = self.on and profile.provenance.origin == ASSUMED and not profile.seen
-        self.scout: Offer | None = None
+        self._assumed = profile.provenance.origin == ASSUMED and not profile.seen
+        self.small = self.on and self._assumed
+        self.scouts: tuple[Offer, ...] = ()
         self.left: set[str] = set()
         self.moves = 0
         self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
-        self._scouted = 0.0  # the dollars that scouts were to cost
+        self._worth_waiting = False  # whether it costs little to know more before the fleet grows
 
     def is_left(self, offer: Offer) -> bool:
         return _gpu(offer) in self.left
@@ -89,14 +92,15 @@ class Race:
         if not self.on:
             return False
         self.left.discard(_gpu(chosen))
-        if self.scout is not None and self._is_lost(view, self.scout):
-            self.left.add(_gpu(self.scout))
-            self.scout = None
-            self._news = -1
-        return self._news != view.news
+        lost = [scout for scout in self.scouts if view.avoided(scout)]
+        if self.scouts and self._spent(view, self.scouts) > SCOUTING * _budget(view):
+            lost = [*self.scouts]
+        for scout in lost:
+            self._leave(scout)
+        return bool(lost) or self._news != view.news
 
     def decide(self, view: View, chosen: Offer, ranked: Sequence[Rentable], means: Means) -> Offer:
-        """Return the offer to plan with, and set the scout.
+        """Return the offer to plan with, and set the scouts.
 
         `ranked` are the offers with the speeds that are expected now, by what `means` buy.
         """
@@ -104,24 +108,34 @@ class Race:
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
         if best is not None and self._pays(view, here, best, means):
-            self.left.add(_gpu(here.offer))
-            self.left.discard(_gpu(best.offer))
+            self._leave(here.offer)
             here = best
             self.moves += 1
-        if self.scout is not None and not self._stays(view, here, self.scout, ranked, means):
-            if _gpu(self.scout) != _gpu(here.offer):
-                self.left.add(_gpu(self.scout))
-            self.scout = None
-        if self.scout is None or not view.held.get(self.scout, 0):
-            self.scout = self._best_scout(view, here, ranked, means)
+        self.left.discard(_gpu(here.offer))
+        self.scouts = tuple(o for o in self.scouts if _gpu(o) != _gpu(here.offer))
+        for scout in self.scouts:
+            if not self._stays(view, here, scout, ranked, means):
+                self._leave(scout)
+        more = self._worth_sending(view, here, ranked, means)
+        # If money bounds the fleet, it is as much larger after a wait.
+        bounded = means.buy(here).instances < min(here.most, means.instances)
+        self._worth_waiting = bounded and bool(self.scouts or more)
+        # How long an epoch takes, and so what a scout costs, may be off by a factor until one came.
+        if view.news > 0 or not self._assumed:
+            self.scouts += more
         return here.offer
+
+    def _leave(self, offer: Offer) -> None:
+        """Rent no more instances of a GPU model, and return those that there are."""
+        self.left.add(_gpu(offer))
+        self.scouts = tuple(scout for scout in self.scouts if _gpu(scout) != _gpu(offer))
 
     def follow(self, view: View, chosen: Offer) -> None:
         """Let the fleet grow once its reasons to wait are over."""
         if not self.small:
             return
         grows_at = self.grows_at(view, chosen)
-        waits = self.scout is not None and not self._is_known(view, self.scout)
+        waits = not all(self._is_known(view, scout) for scout in self.scouts)
         self.small = (waits or view.news == 0) and view.now < grows_at
         if not any(view.fleet):  # nothing is known before the first instance trains
             delays = [view.delay(chosen, "launch"), view.delay(chosen, "boot")]
@@ -130,19 +144,17 @@ class Race:
     def grows_at(self, view: View, chosen: Offer) -> float:
         """Return the run second at which a fleet that is held back is requested at the latest."""
         delay = view.delay(chosen, "launch") + view.delay(chosen, "boot")
-        return SECOND_BOOT * (view.now + view.seconds_left) - delay
+        share = RACING if self._worth_waiting else SECOND_BOOT
+        return share * (view.now + view.seconds_left) - delay
 
     def _is_known(self, view: View, offer: Offer) -> bool:
         """Whether the speed of an offer's GPU model was measured before, or in this run."""
         return _gpu(offer) in self._measured or view.epochs_on(offer) >= ENOUGH
 
-    def _is_lost(self, view: View, scout: Offer) -> bool:
-        """Whether a scout won't come, or has cost as much as it may."""
-        if view.avoided(scout):
-            return True
-        alive = [rented for rented in view.fleet.alive() if rented.offer == scout]
-        spent = sum(rented.dollars(view.now) for rented in alive)
-        return spent > SCOUTING * _budget(view)
+    def _spent(self, view: View, scouts: Iterable[Offer]) -> float:
+        """Return the bill so far of all instances of scouts' GPU models, and of those left."""
+        gpus = {*map(_gpu, scouts), *self.left}
+        return sum(rented.dollars(view.now) for rented in view.fleet if _gpu(rented.offer) in gpus)
 
     def _may_move(self, view: View, here: Rentable, there: Rentable) -> bool:
         """Whether a fleet could move: both GPU models were timed, and the other isn't left."""
@@ -159,8 +171,6 @@ class Race:
         self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means
     ) -> bool:
         """Whether a scout is worth as many more epochs as it has trained."""
-        if _gpu(scout) == _gpu(here.offer):
-            return False
         if view.epochs_on(scout) < ENOUGH:
             return True
         there = next(each for each in ranked if each.offer == scout)
@@ -168,31 +178,33 @@ class Race:
         more = view.epochs_on(scout) * max(0.0, there.epoch_dollars - here.epoch_dollars)
         return self._gain(view, here, best, 0.0, means) > more
 
-    def _best_scout(
+    def _worth_sending(
         self, view: View, here: Rentable, ranked: Sequence[Rentable], means: Means
-    ) -> Offer | None:
-        """Return the offer of the GPU model that is most worth trying; None if none is."""
+    ) -> tuple[Offer, ...]:
+        """Return the further scouts that are worth what they cost, the best first."""
         spends = means.buy(here).dollars
         if not math.isfinite(spends):
-            return None
-        room = SCOUTING * min(_budget(view), spends + self._scouted) - self._scouted
-        best: tuple[float, float, Offer] | None = None
+            return ()
+        width = here.cheapest_width
+        spent = self._spent(view, ())
+        room = SCOUTING * min(_budget(view), spends + spent) - spent
+        room -= sum(_bill(each, width) for each in ranked if each.offer in self.scouts)
+        worth = []
         for there in self._first_of_each_gpu(view, here, ranked):
-            alike = [each for each in ranked if _is_alike(each, there) and _is_wide(each, here)]
-            bills = [(_bill(each, here.cheapest_width), each) for each in alike]
-            for bill, each in bills:
-                if bill > room or not view.admits(view.held + Counter({each.offer: 1})):
-                    continue
-                width = here.cheapest_width
-                trained = ENOUGH * each.gpus / width * here.epoch_dollars
-                gain = self._gain(view, here, there, _finding(each, width), means)
-                net = gain - max(0.0, bill - trained)
-                if net > 0 and (best is None or net > best[0]):
-                    best = net, bill, each.offer
-        if best is None:
-            return None
-        self._scouted += best[1]
-        return best[2]
+            scout = _cheapest_scout(there, here, ranked)
+            if scout is None:
+                continue
+            bill = _bill(scout, width)
+            trained = ENOUGH * scout.gpus / width * here.epoch_dollars
+            gain = self._gain(view, here, there, _finding(scout, width), means)
+            worth.append((gain - max(0.0, bill - trained), bill, scout.offer))
+        sent: tuple[Offer, ...] = ()
+        for net, bill, offer in sorted(worth, key=lambda each: -each[0]):
+            fleet = view.held + Counter([*self.scouts, *sent, offer])
+            if net > 0 and bill <= room and view.admits(fleet):
+                room -= bill
+                sent += (offer,)
+        return sent
 
     def _gain(
         self, view: View, here: Rentable, there: Rentable, finding: float, means: Means
@@ -212,7 +224,7 @@ class Race:
         self, view: View, here: Rentable, ranked: Sequence[Rentable]
     ) -> Iterator[Rentable]:
         """Yield the best offer of each GPU model that nobody has timed, in the same market."""
-        seen = {_gpu(here.offer), *self.left}
+        seen = {_gpu(here.offer), *map(_gpu, self.scouts), *self.left}
         for each in ranked:
             offer = each.offer
             known = _gpu(offer) in seen or self._is_known(view, offer)
@@ -263,6 +275,12 @@ def _is_alike(one: Rentable, other: Rentable) -> bool:
     """Whether two offers have the same GPU model and market."""
     same = _gpu(one.offer) == _gpu(other.offer)
     return same and one.offer.market == other.offer.market
+
+
+def _cheapest_scout(there: Rentable, here: Rentable, ranked: Sequence[Rentable]) -> Rentable | None:
+    """Return the offer of a GPU model that is the cheapest to try; None if none has room."""
+    alike = [each for each in ranked if _is_alike(each, there) and _is_wide(each, here)]
+    return min(alike, key=lambda each: _bill(each, here.cheapest_width), default=None)
 
 
 def _is_wide(rentable: Rentable, here: Rentable) -> bool:

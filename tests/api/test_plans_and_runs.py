@@ -281,15 +281,59 @@ def test_best_is_kept(bench: Bench, simulated: list[Job], monkeypatch: pytest.Mo
     assert gone.checkpoint == stored, "what is not there is not named"
 
 
-def test_a_best_model_that_cannot_be_kept_costs_no_result(
+def test_where_no_checkpoint_can_be_read_the_run_says_so(
     bench: Bench,
     simulated: list[Job],
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = bench.ready()
     monkeypatch.setattr("cloudtune.runs.report.standing", lambda _path: str(bench.folder / "gone"))
     result = cloudtune.run(path, **LIMITS, progress=False)
-    assert present(result.best).checkpoint == str(bench.folder / "gone")
-    reported = capsys.readouterr().err
-    assert "couldn't copy the best model to its own folder: there is no checkpoint at" in reported
+    assert result.exit_code == cloudtune.load_run(result.name).exit_code == 8
+    shown = bench.here("report", result.name).out
+    gone = present(result.report.policy.best).checkpoint
+    assert f"no checkpoint of the run can be read: {gone} is gone" in shown
+
+
+@pytest.mark.parametrize("damaged", [1, 100], ids=["the best epoch", "the best trial"])
+def test_a_best_model_that_cannot_be_read_gives_way_to_the_next(
+    bench: Bench,
+    simulated: list[Job],
+    monkeypatch: pytest.MonkeyPatch,
+    damaged: int,
+) -> None:
+    """Virtual epochs have no files, so they are saved here as their events come."""
+    made = bench.folder / "made"
+    made.mkdir()
+    (made / "state.pt").write_text("weights")
+
+    def store() -> CheckpointStore:
+        [run] = (bench.home / "runs").iterdir()
+        return CheckpointStore(str(bench.home / "storage" / run.name))
+
+    def save(event: object, _commands: object) -> None:
+        if isinstance(event, EpochDone):
+            trial = event.session.rpartition(".")[0]
+            store().save(trial, event.epoch, event.metrics, made)
+
+    def standing(path: str) -> str:
+        _, _, trial, epoch = path.split("/")
+        saved = [name for name, it in store().saved(trial).items() if it.epoch <= int(epoch)]
+        for checkpoint in saved[-damaged:]:
+            [file] = Path(checkpoint).rglob("state.pt")
+            file.write_text("Weights")
+        return saved[-1]
+
+    monkeypatch.setattr("cloudtune.runs.report.standing", standing)
+    result = cloudtune.run(bench.ready(), **LIMITS, on_event=save)
+    best = present(result.report.policy.best)
+    instead = present(result.best)
+    assert result.exit_code == 8
+    assert (instead.trial == best.trial) == (damaged == 1)
+    assert instead.epoch < best.epoch or instead.trial != best.trial
+    assert instead.config == result.report.policy.trials[instead.trial].trial.config
+    assert Path(present(instead.checkpoint), "state.pt").read_text() == "weights"
+    assert present(cloudtune.load_run(result.name).best) == instead
+    shown = " ".join(bench.here("report", result.name).out.split())
+    assert f"its checkpoint can't be read: {best.checkpoint} is gone" in shown
+    assert f"delivered instead: {instead.trial} at epoch {instead.epoch}, loss " in shown
