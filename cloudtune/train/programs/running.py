@@ -37,6 +37,7 @@ from cloudtune.train.checkpoint import (
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
+from cloudtune.train.programs.process_tree import process_tree
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.saving import Halted, Saving
 from cloudtune.train.programs.snapshots import ReadWatch
@@ -316,10 +317,7 @@ class CommandRun:
         process = self._process
         if process is None or process.poll() is not None:
             return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            top = psutil.Process(process.pid)
-            return [top, *top.children(recursive=True)]
-        return []
+        return process_tree(process.pid)
 
     def signal(self, number: int) -> None:
         for process in self.tree():
@@ -571,7 +569,6 @@ class ReadRun(CommandRun):
                     self._printed,
                     self._readings,
                     copies=self._base,
-                    start_epoch=self._session.start_epoch,
                 )
             if self._session.restore is not None:
                 self._numbers.resumed(read_manifest(self._session.restore))
@@ -606,17 +603,13 @@ class ReadRun(CommandRun):
         )
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        looked = time.monotonic()
         while not self._stopping.is_set():
-            last = looked
-            looked = time.monotonic()
             if self._saving is not None:
-                self._saving.note_look(last, looked)
+                self._saving.order.note_look()
             ended = process.poll() is not None
             readings = list(self._readings.more(ended=ended))
             if readings:
                 self._take(readings)
-                looked = time.monotonic()
             if self._readings.hopeless and self._counts_epochs:
                 raise CommandFailedError(
                     f"{self._tail()}\n{self._example()}`{self._program.text}` has trained epochs "
@@ -625,7 +618,7 @@ class ReadRun(CommandRun):
             if ended:
                 return
             if self._saving is not None:
-                self._saving.watch(self._session.epoch)
+                self._saving.watch()
             time.sleep(_POLL)
 
     def _take(self, readings: list[Reading]) -> None:
@@ -652,9 +645,8 @@ class ReadRun(CommandRun):
         # It may have trained on until it was suspended.
         later = list(self._readings.more(ended=False))
         readings = [*readings, *later]
-        if checkpoint is not None and later and self._saving is not None:
-            is_before = self._saving.after and not self._saving.saved_last
-            owner = len(readings) - (1 if is_before else 0)
+        if later:
+            owner = len(readings) if halted.is_last else len(readings) - 1
         self._report([*taken, *_owned(readings, checkpoint, owner)])
         self._let_on()
 
@@ -697,8 +689,6 @@ class ReadRun(CommandRun):
             )
             self._session.epoch = self._session.start_epoch = 0
             self._numbers = EpochNumbers(self._post.progress)
-            if self._saving is not None:
-                self._saving.start_epoch = 0
 
 
 def _moves(process: psutil.Process) -> bool:

@@ -73,6 +73,8 @@ class WriteOrder:
         self._folders: dict[int, Path] = {}
         self._log_watch = -1
         self._after: set[str] = set()
+        self._marked: set[str] = set()  # files since the mark, up to the last line
+        self._pending: set[str] = set()  # those after it, or after the mark
         self._watch(folder)
         self._watch_log()
 
@@ -87,25 +89,48 @@ class WriteOrder:
 
     def written_after(self) -> set[str] | None:
         """Return the files that were written after the log's last line; None if unknown."""
+        return self._after if self._update() else None
+
+    def mark(self) -> None:
+        """Let `written_since_mark` begin here."""
+        self._update()
+        self._marked.clear()
+        self._pending.clear()
+
+    def written_since_mark(self) -> set[str] | None:
+        """Return the files that were written between the mark and the last line of the log."""
+        return self._marked if self._update() else None
+
+    def _update(self) -> bool:
+        """Take in what has happened; return whether that is known."""
         if self._file < 0:
-            return None
+            return False
         if self._log_watch < 0:  # it wasn't there: what has happened before is unknown
             self._watch_log()
-            return None
+            return False
         while events := self._events():
             for watch, mask, name in events:
                 if mask & _IN_Q_OVERFLOW:
-                    self._after.clear()
-                    return None
+                    self._note_line()
+                    return False
                 if watch == self._log_watch:
-                    self._after.clear()
+                    self._note_line()
                 elif watch in self._folders:
-                    path = self._folders[watch] / name
-                    self._after.add(str(path))
-                    if mask & _IN_ISDIR:
-                        self._watch(path)
-                        self._after |= {str(below) for below in path.rglob("*")}
-        return self._after
+                    self._note_file(self._folders[watch] / name, is_folder=bool(mask & _IN_ISDIR))
+        return True
+
+    def _note_line(self) -> None:
+        self._after.clear()
+        self._marked |= self._pending
+        self._pending.clear()
+
+    def _note_file(self, path: Path, *, is_folder: bool) -> None:
+        files = {str(path)}
+        if is_folder:
+            self._watch(path)
+            files |= {str(below) for below in path.rglob("*")}
+        self._after |= files
+        self._pending |= files
 
     def _events(self) -> list[tuple[int, int, str]]:
         data = b""

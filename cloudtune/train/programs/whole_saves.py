@@ -4,7 +4,8 @@ import contextlib
 import json
 import re
 import zipfile
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -27,29 +28,33 @@ class SaveShapes:
     """Which files the saves of a script consist of, by those that were whole.
 
     Numbers in names don't matter: `checkpoint-10/model.pt` and `checkpoint-20/model.pt` are alike.
+    How many files have a name does.
     """
 
     def __init__(self) -> None:
-        self._known: set[frozenset[str]] = set()
+        self._known: list[Counter[str]] = []
 
     def learn(self, names: Iterable[str]) -> None:
-        self._known.add(_shape(names))
+        """Record the files of a save that was whole."""
+        shape = _shape(names)
+        if shape not in self._known:
+            self._known.append(shape)
 
-    def quiet(self, names: Collection[str], took: float) -> float:
+    def quiet(self, names: Iterable[str], took: float) -> float:
         """Return the seconds without a change after which a save of these files is whole.
 
         `took` are the seconds from its first file to its last.
         """
+        names = list(names)
+        if any(_LAST.fullmatch(name.rpartition("/")[2]) for name in names):
+            return KNOWN_QUIET
         shape = _shape(names)
         is_part = any(shape < known for known in self._known)
-        has_last = any(_LAST.fullmatch(name.rpartition("/")[2]) for name in names)
-        if has_last or (shape in self._known and not is_part):
-            return KNOWN_QUIET
-        return KNOWN_QUIET
+        return KNOWN_QUIET if shape in self._known and not is_part else max(_QUIET, took)
 
 
-def _shape(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(_DIGITS.sub("#", name) for name in names)
+def _shape(names: Iterable[str]) -> Counter[str]:
+    return Counter(_DIGITS.sub("#", name) for name in names)
 
 
 def unfinished(files: Iterable[Path]) -> Path | None:

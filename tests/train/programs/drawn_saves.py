@@ -1,16 +1,7 @@
-"""Scripts that save one to eight files in many ways, and what is kept of them.
-
-    python -m tests.train.programs.drawn_saves 200
-
-draws as many, with pauses and kills, and prints how many checkpoints were torn or lost.
-"""
+"""Scripts that save one to eight files in many ways, and what is kept of them."""
 
 import json
-import sys
-import tempfile
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -195,24 +186,3 @@ def _found(copy: Path, way: Way) -> list[str]:
         (folder / f"f{n}").read_text() for n in range(way.files) if (folder / f"f{n}").exists()
     ]
     return [text.split()[0] if text else "" for text in texts]
-
-
-def main(count: int, at_once: int = 6) -> None:
-    """Play as many scripts, and print those of which anything was torn or lost."""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(at_once) as pool:
-        folders = [Path(name, f"s{seed}") for seed in range(count)]
-        all_kept = list(pool.map(play, map(drawn, range(count)), folders))
-    for seed, kept in enumerate(all_kept):
-        if kept.torn or kept.lost:
-            print(seed, kept.way, "torn", kept.torn, "lost", kept.lost, kept.found)  # noqa: T201
-    torn, lost = (sum(len(getattr(it, what)) for it in all_kept) for what in ("torn", "lost"))
-    total = sum(len(kept.found) for kept in all_kept)
-    print(  # noqa: T201
-        f"{count} scripts, {total} checkpoints kept, {torn} torn, {lost} lost, "
-        f"{time.monotonic() - began:.0f} s"
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
