@@ -20,7 +20,7 @@ _RECORD = "best.json"
 
 
 @dataclass(frozen=True)
-class Delivery:
+class DeliveredModel:
     """The files of a checkpoint as the script wrote them, in the folder `path`.
 
     They are of the run's best epoch, unless `why` says why that one couldn't be delivered; "" if it
@@ -35,7 +35,7 @@ class Delivery:
     why: str = ""
 
 
-def deliver(folder: Path, policy: RunPolicy, uri: str, stored: str) -> Delivery:
+def deliver(folder: Path, policy: RunPolicy, uri: str, stored: str) -> DeliveredModel:
     """Copy the best model of a run to `uri`/best, and read all of it for that.
 
     `stored` is the checkpoint of its best epoch. Where that can't be read, it is an earlier epoch
@@ -61,7 +61,7 @@ def deliver(folder: Path, policy: RunPolicy, uri: str, stored: str) -> Delivery:
         except CheckpointError as error:
             why = why or str(error)
             continue
-        delivery = Delivery(path, checkpoint, manifest.trial, manifest.epoch, manifest.metrics, why)
+        delivery = DeliveredModel(path, checkpoint, manifest.trial, manifest.epoch, manifest.metrics, why)
         _record(folder, asdict(delivery))
         return delivery
     _record(folder, {"undelivered": why})
@@ -95,13 +95,13 @@ def undelivered(folder: Path) -> str:
         return ""
 
 
-def delivered(folder: Path, best: BestResult, stored: str | None) -> Delivery | None:
+def delivered(folder: Path, best: BestResult, stored: str | None) -> DeliveredModel | None:
     """Return what was delivered of a run whose best checkpoint is `stored`; None if nothing is."""
     # Records of versions before 0.3 only have the path and the checkpoint.
     of_best = {"trial": best.trial, "epoch": best.epoch, "metrics": {}}
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        delivery = Delivery(**{**of_best, **record})
+        delivery = DeliveredModel(**{**of_best, **record})
     except (OSError, *DAMAGED):
         return None
     is_best = delivery.checkpoint == stored

@@ -30,7 +30,7 @@ from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs import home
-from cloudtune.runs.delivery import Delivery, deliver, delivered, undelivered
+from cloudtune.runs.delivery import DeliveredModel, deliver, delivered, undelivered
 from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
 from cloudtune.runs.job import Job, basis_of, job_of_ledger
 from cloudtune.strategies.rungs import rung_epochs
@@ -82,7 +82,7 @@ class Report:
     rungs: tuple[RungReport, ...]
     figures: Figures
     kept: str | None = None
-    delivery: Delivery | None = None
+    delivery: DeliveredModel | None = None
     undelivered: str = ""
     billed: float | None = None
     rescued: str | None = None

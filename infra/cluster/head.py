@@ -37,7 +37,12 @@ from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.process_group import free_port
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, actor_named
-from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
+from cloudtune.infra.processes import (
+    DamagedRecordError,
+    ProcessGroup,
+    die_with_parent,
+    write_atomically,
+)
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import excludes
 from cloudtune.model.commands import Launch
@@ -290,7 +295,8 @@ class RayHead:
         """Start a server at the address of a dead head; yield whether there is one.
 
         Ray only lets a driver leave a cluster whose head answers: without one it waits a minute,
-        and then ends the driver's process.
+        and then ends the driver's process. The server ends with this process, which Ray may still
+        end in spite of it.
         """
         if self._group is not None:
             self._group.stop()
@@ -299,7 +305,13 @@ class RayHead:
             return
         command, environment = self._server
         with (self.folder / "head.log").open("ab") as log:
-            server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            server = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  it takes no lock
+            )
         give_up = time.monotonic() + _STAND_IN_SECONDS
         try:
             while not self.answers() and server.poll() is None and time.monotonic() < give_up:

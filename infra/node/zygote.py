@@ -26,12 +26,12 @@ import psutil
 from cloudtune.infra.node import worker
 from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
 from cloudtune.infra.node.process_group import Watch
+from cloudtune.infra.processes import die_with_parent
 from cloudtune.private_files import be_as_our_user
 
 MESSAGE_BYTES = 1 << 17
 _PROBE_SECONDS = 10.0
 _STRAY_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -96,8 +96,7 @@ class Zygote:
 
     def _become_worker(self, order: Fork, fd: int, parent: int) -> NoReturn:
         try:
-            # The kernel kills this process when its parent dies for any reason.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with_parent()
             if os.getppid() != parent:
                 os._exit(1)
             _adopt_orphans()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ruamel.yaml import YAML
 
@@ -16,9 +19,10 @@ from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
+from cloudtune.infra.processes import is_running
 from cloudtune.infra.provider import Endpoint, launch_token, provider_named
 from cloudtune.model.commands import Launch
-from tests.bench import python
+from tests.bench import python, wait_for
 
 SPOT = Launch("i000", "p3.8xlarge", "spot", "us-east-1b")
 PLAIN = Launch("i001", "g4dn.xlarge", "on-demand")
@@ -166,6 +170,49 @@ def test_listing_a_dead_heads_nodes_does_not_end_the_process(tmp_path: Path) -> 
     done = python(ASKING_A_DEAD_HEAD, cwd=tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
     lines = ["answers True", "goes on", "nodes []", "nodes []"]
     assert sorted(done.stdout.splitlines()) == lines, done.stderr
+
+
+KILLED_BESIDE_ITS_STAND_IN = """
+import os, signal, time
+from pathlib import Path
+import psutil
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import RayHead
+from cloudtune.infra.provider import Endpoint
+
+folder = Path("run")
+folder.mkdir()
+head = RayHead(folder, Rental("r1", Endpoint("us-east-1"), {}, 60.0, time.time(), {}, {}))
+head.start()
+with head.stand_in():
+    servers = [child.pid for child in psutil.Process().children() if child.name() == "gcs_server"]
+    head.stop()
+    print(*servers, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.walk("it starts a Ray head")
+def test_the_server_in_a_dead_heads_place_ends_with_its_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_BESIDE_ITS_STAND_IN],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    [server] = map(int, done.stdout.split())
+    wait_for(lambda: not is_alive(server), seconds=30)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_silent_machine_is_lost_when_ray_says_so() -> None:
