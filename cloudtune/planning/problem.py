@@ -134,6 +134,7 @@ def problem_of(
         tuple(dict.fromkeys([*notes, *absent, *left_out(present, usable)])),
         provider_named(settings.provider).occupancy(settings),
         tuple(filter(None, chosen_from)),
+        _unsaved(experiment),
     )
 
 
@@ -384,6 +385,16 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
             f"first epoch, which this plan doesn't count; say checkpoints: {{folder: …}}, or take "
             "--strategy asha-stopping"
         )
+
+
+def _unsaved(experiment: Experiment) -> str:
+    """Return that no model can be kept, and what to do; "" if one may be."""
+    if experiment.can_resume:
+        return ""
+    return (
+        "the best model isn't kept: the script saves nothing we see; say checkpoints: {folder: …}, "
+        "the folder that it saves in"
+    )
 
 
 def shared_cores(problem: Problem) -> int | None:
