@@ -42,6 +42,14 @@ def test_an_unknown_save_rests_for_as_long_as_it_took() -> None:
         assert shapes.quiet([f"checkpoint-3/{last}"], 9.0) == KNOWN_QUIET
 
 
+def test_files_that_differ_in_numbers_are_counted() -> None:
+    shapes = SaveShapes()
+    shards = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    shapes.learn(shards)
+    assert shapes.quiet(shards[:2], 0.0) == 2.5
+    assert shapes.quiet(shards, 9.0) == KNOWN_QUIET
+
+
 def tensors(size: int) -> bytes:
     header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}})
     return len(header).to_bytes(8, "little") + header.encode() + b"\0" * size
