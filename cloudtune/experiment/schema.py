@@ -371,10 +371,15 @@ class Experiment(Section):
         )
 
     @property
-    def can_resume(self) -> bool:
-        """Whether a trial may resume from a checkpoint: a command that is read names a folder."""
+    def keeps_models(self) -> bool:
+        """Whether a trial's model may be kept: a command that is read names a folder."""
         is_read = self.runs_command and self.reports.any
-        return not is_read or (self.checkpoints.folder is not None and self.checkpoints.resumes)
+        return not is_read or self.checkpoints.folder is not None
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a trial may resume from a checkpoint."""
+        return self.keeps_models and self.checkpoints.resumes
 
     @property
     def secret_sources(self) -> dict[str, SecretSource]:

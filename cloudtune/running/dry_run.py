@@ -68,13 +68,15 @@ class Tried:
     """A script that ran here for `seconds`; `reported`: to the end of an epoch.
 
     `epoch_seconds` is the time of its last epoch on one core; None if it wasn't timed. `reason` is
-    why it can't be tried here, though it may run on instances; "" if it was tried.
+    why it can't be tried here, though it may run on instances; "" if it was tried. `unsaved` says
+    that its first epoch had no checkpoint, and what to do; "" if it had one.
     """
 
     seconds: float = 0.0
     reported: bool = False
     epoch_seconds: float | None = None
     reason: str = ""
+    unsaved: str = ""
 
     def __str__(self) -> str:
         if self.reason:
@@ -112,6 +114,8 @@ def check_script(
         to_stderr(f"note: {tried}; the run goes on")
     elif trains:
         to_stderr(str(tried))
+    if carried and tried.unsaved:  # the plan, which says so otherwise, is made by the head
+        to_stderr(f"note: {tried.unsaved}")
     return tried
 
 
@@ -176,7 +180,9 @@ def try_script(
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
         if isinstance(end, messages.Epoch):
-            return Tried(seconds, reported=True, epoch_seconds=end.report.seconds or None)
+            unsaved = "" if end.report.checkpoint is not None else _unsaved(experiment)
+            epoch_seconds = end.report.seconds or None
+            return Tried(seconds, reported=True, epoch_seconds=epoch_seconds, unsaved=unsaved)
         failure = cause([end])
         assert not isinstance(failure, messages.Done)
         if isinstance(failure, messages.Lost):
@@ -193,6 +199,19 @@ def try_script(
     advice = _advice(trial.config) if trains else ""
     message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
+
+
+def _unsaved(experiment: Experiment) -> str:
+    """Return that the first epoch had no checkpoint; "" if the plan says that there is none."""
+    if not experiment.keeps_models:
+        return ""
+    lost = "the best model may not be kept: with its first epoch the script"
+    if experiment.checkpoints.folder is not None:
+        return f"{lost} saved nothing in {experiment.checkpoints.folder}"
+    return (
+        f"{lost} reported no checkpoint; cloudtune.report(metrics, "
+        "checkpoint=cloudtune.Checkpoint.from_directory(folder)) reports one"
+    )
 
 
 def _obstacle(experiment: Experiment, *, trains: bool) -> str:

@@ -21,15 +21,15 @@ from cloudtune.train.programs.metric_parsers import (
     texts_in,
 )
 from cloudtune.train.programs.output_lines import Lines
-from cloudtune.train.programs.tables import Table, json_values
+from cloudtune.train.programs.tables import Table, json_values, may_have_names
 
 # Seconds between two looks for new files of a pattern.
 _LOOK_SECONDS: Final = 0.25
 # Maximum length of a row quoted in an error message: two lines of a terminal.
 _EXAMPLE_LETTERS: Final = 160
 _MAGIC: Final = "*?["
-# The first bytes of a file, which show whether it is of JSON.
-_BEGINS_BYTES: Final = 64
+# The first bytes of a file, which show whether it is a table.
+_BEGINS_BYTES: Final = 1024
 # The names of files that may have numbers.
 PATTERNS: Final = (
     *("*.csv", "*.tsv", "*.jsonl", "*.json", "*tfevents*", "*.wandb", "*.txt", "*.log"),
@@ -195,7 +195,7 @@ class _TextFile:
         self._rows = self._open(start)
 
     def _open(self, start: int = 0) -> _Rows | None:
-        """Return the rows by the first letter of the file; None if it has none yet."""
+        """Return the rows, of a kind that the first line shows; None if there is none yet."""
         if self._path.suffix in {".jsonl", ".ndjson"}:
             return _JsonLines(self._path, self._where, start)
         try:
@@ -205,9 +205,9 @@ class _TextFile:
             return None
         if not begins:
             return None
-        if begins.startswith(b"{"):
-            return _JsonLines(self._path, self._where, start)
-        return Table(self._path, self._where, skip=start > 0)
+        if may_have_names(begins.decode(errors="replace").partition("\n")[0]):
+            return Table(self._path, self._where, skip=start > 0)
+        return _JsonLines(self._path, self._where, start)
 
     def more(self, *, ended: bool) -> Iterator[Values]:
         self._rows = self._rows or self._open()

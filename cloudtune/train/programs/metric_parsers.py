@@ -82,12 +82,23 @@ class Readings:
         self._example = ""
         self._state: _State | None = None  # a report that may still be rewritten
         self._unfinished = ""
+        self._is_last = False
         self.from_zero = False  # whether the script has named an epoch 0
         self._epoch: float | None = None
         self._reported = False
         self._number: int | None = None
         self._number_at = 0.0
         self._passed = 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing was written after the last report."""
+        return self._is_last and not self._lines.trailing and not self._lines.unfinished
+
+    @property
+    def number(self) -> int | None:
+        """The last epoch number that the script has named."""
+        return self._number
 
     @property
     def example(self) -> str:
@@ -161,11 +172,12 @@ class Readings:
     def _note(self, line: str, values: Values, epoch: float | None) -> Iterator[Reading]:
         """Take in the values of a line; yield the report before it, if that is over now."""
         if not self._is_report(values):
+            self._is_last = self._is_last and not line.strip()
             self.seen |= set(values)
             if line.strip() and (self._metric in line or self._metric not in self._example):
                 self._example = line.strip()[:_EXAMPLE_LETTERS]
             return
-        self._reported = True
+        self._reported = self._is_last = True
         state = _State(values, epoch, *_counters(line))
         if self._state is not None:
             if not state.rewrites(self._state, self._last):

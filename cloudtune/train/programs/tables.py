@@ -11,6 +11,7 @@ from cloudtune.script.printed_numbers import number_of
 from cloudtune.train.programs.metric_parsers import Values
 
 _DELIMITERS: Final = ",;\t|"
+_CELL: Final = re.compile(r"[^\s,;|]+")
 _SPACES: Final = re.compile(r"\s+")
 
 
@@ -120,6 +121,13 @@ class Table:
         for name, cell in zip(self._names, self._cells(text), strict=False):
             if name and cell:
                 yield name, number_of(cell)
+
+
+def may_have_names(line: str) -> bool:
+    """Whether the first line of a file may be the names of a table, or a comment before them."""
+    if line.startswith(("#", "{", "[")):
+        return line.startswith("#")
+    return not any(isinstance(number_of(cell), float) for cell in _CELL.findall(line))
 
 
 def json_values(row: Mapping[str, object], prefix: str = "") -> Values:
