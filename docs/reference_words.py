@@ -155,6 +155,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "setup.commands": ("run as root on each rented instance before it joins", "none"),
     "setup.python_path": ("Python of the image that has cloudtune", "looked for"),
+    "env": (
+        "[variables](scripts.md#variables) of trials; an empty one has your own value",
+        "none",
+    ),
+    "secrets": (
+        (
+            "variables from a [store of secrets](scripts.md#variables): `ssm:NAME`, "
+            "`aws-secretsmanager:NAME`, `file:PATH`"
+        ),
+        "none",
+    ),
     "charges.per_launch": ("for each launch, such as for data that it loads", "none"),
     "charges.data": (
         "[data that crosses regions](aws.md#regions): its `region`, `gb`, `usd_per_gb` ($0.02)",

@@ -22,14 +22,18 @@ from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
+from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
-from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
+from cloudtune.infra.sent_files import IGNORE_FILE, link_folder, refuse_unsendable, sent_files
 from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochReport
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import Trial
 from cloudtune.running import runner
+from cloudtune.running.variables import own_values, take
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
+from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import sampler_of
 from cloudtune.train.storage import LOGS
 
@@ -91,8 +95,10 @@ def check_script(
     trains nothing. With `times`, an epoch on one core of this machine is timed.
 
     Raises:
-        UsageError: the script has an error.
+        UsageError: the script has an error, or a variable of its environment is missing.
     """
+    own_values(experiment)
+    check_files(experiment)
     setup = experiment.setup
     trains = experiment.trial.try_first
     if trains is None:
@@ -113,6 +119,25 @@ def check_script(
     return tried
 
 
+def check_files(experiment: Experiment) -> None:
+    """Check that what instances get of the script's folder can be sent; note what is left out.
+
+    Raises:
+        UsageError: a file can't be read, or they are too large; the message names one.
+    """
+    folder = experiment.train_folder
+    if not provider_named(experiment.cloud.provider).sends_files:
+        return
+    links: list[Path] = []
+    try:
+        refuse_unsendable(folder, leave_out=links.append)
+    except UsageError as error:
+        raise UsageError(f"{error}; nothing was launched") from None
+    for link in links:
+        name = link.relative_to(folder).as_posix()
+        to_stderr(f"note: not sent: {name}, a link to a folder that it is in")
+
+
 def try_script(
     experiment: Experiment,
     python: str = sys.executable,
@@ -131,11 +156,13 @@ def try_script(
     Raises:
         UsageError: the script has an error; the message has its place and the end of its traceback.
     """
-    least = experiment.trial.gpus.min or 1
-    if least > 1 and trains:
-        return Tried(reason=f"a trial needs {least} GPUs")
-    if sys.platform != "linux":
-        return Tried(reason=f"workers run on Linux, and this is {sys.platform}")
+    if obstacle := _obstacle(experiment, trains=trains):
+        return Tried(reason=obstacle)
+    variables = take(experiment)
+    try:
+        values = variables.read()
+    except SecretError as unread:  # the role of instances may read it
+        return Tried(reason=str(unread))
     began = time.monotonic()
     trial = sampler_of(experiment).ask()
     assert trial is not None
@@ -144,17 +171,16 @@ def try_script(
         folder = Path(name).resolve()
         code = folder / "code" if trains else experiment.train_folder
         if trains:
-            _copy(experiment.train_folder, code)
-        begin = _begin(experiment, trial, folder, epochs)
+            code.mkdir()
+            _fill(code, experiment)
+        begin = _begin(experiment, trial, folder, epochs, variables)
         cores = 1 if times else os.cpu_count() or 1
-        end = _last_message(begin, python, code, cores=cores, ready=not trains)
+        end = _last_message(begin, python, code, values, cores=cores, ready=not trains)
         seconds = time.monotonic() - began
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
         if isinstance(end, messages.Epoch):
-            unsaved = "" if end.report.checkpoint is not None else _unsaved(experiment)
-            epoch_seconds = end.report.seconds or None
-            return Tried(seconds, reported=True, epoch_seconds=epoch_seconds, unsaved=unsaved)
+            return _trained(experiment, seconds, end.report)
         failure = cause([end])
         assert not isinstance(failure, messages.Done)
         if isinstance(failure, messages.Lost):
@@ -165,11 +191,22 @@ def try_script(
             return Tried(seconds, reason=error)
         path = _PATH.search(error)
         is_named = ".gitignore" in error  # by the command's own worker
-        if path and not is_named and (experiment.train_folder / path[1]).exists():
-            error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
+        sends = provider_named(experiment.cloud.provider).sends_files
+        if sends and path and not is_named and (experiment.train_folder / path[1]).exists():
+            error += f"; it is there, but isn't sent: !{path[1]} in {IGNORE_FILE} sends it"
     advice = _advice(trial.config) if trains else ""
     message = _message(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
+
+
+def _trained(experiment: Experiment, seconds: float, report: EpochReport) -> Tried:
+    """Return what a report says of a script that ran here for some seconds."""
+    return Tried(
+        seconds,
+        reported=True,
+        epoch_seconds=report.seconds or None,
+        unsaved="" if report.checkpoint is not None else _unsaved(experiment),
+    )
 
 
 def _unsaved(experiment: Experiment) -> str:
@@ -185,11 +222,24 @@ def _unsaved(experiment: Experiment) -> str:
     )
 
 
-def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> messages.Begin:
+def _obstacle(experiment: Experiment, *, trains: bool) -> str:
+    """Return why a script can't be tried on this machine, "" if it can."""
+    least = experiment.trial.gpus.min or 1
+    if least > 1 and trains:
+        return f"a trial needs {least} GPUs"
+    if sys.platform != "linux":
+        return f"workers run on Linux, and this is {sys.platform}"
+    return ""
+
+
+def _begin(
+    experiment: Experiment, trial: Trial, folder: Path, epochs: int, variables: Variables
+) -> messages.Begin:
     """Return the order to a worker to train a trial for some epochs, with its files in a folder."""
     slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
+    storage = str(folder / "storage")
     return messages.Begin(
-        training=runner.training_of(experiment, str(folder / "storage"), experiment.span.max),
+        training=runner.training_of(experiment, storage, experiment.span.max, variables=variables),
         slot=slot,
         command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=epochs),
         keep_from=0,
@@ -201,22 +251,33 @@ def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> m
     )
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.mkdir()
+def _fill(target: Path, experiment: Experiment) -> None:
+    """Fill a folder with what the script finds beside it where it trains."""
+    source = experiment.train_folder
+    if not provider_named(experiment.cloud.provider).sends_files:
+        link_folder(source, target, identity_of(experiment).files)
+        return
     for path in sent_files(source):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.stat().st_size > _LINKED_BYTES:
-            copy.symlink_to(path.absolute())
+            copy.symlink_to(os.path.realpath(path))
         else:
             shutil.copy(path, copy)
 
 
 def _last_message(
-    begin: messages.Begin, python: str, code: Path, *, cores: int, ready: bool
+    begin: messages.Begin,
+    python: str,
+    code: Path,
+    variables: Mapping[str, str],
+    *,
+    cores: int,
+    ready: bool,
 ) -> messages.Body | None:
     """Return a worker's last epoch, its failure, or its latest epoch after a minute; or None.
 
+    `variables` are added to its environment.
     With `ready`, return its first message, which says that it is set up.
     """
     ours, its = socket.socketpair()
@@ -225,7 +286,7 @@ def _last_message(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
             cwd=code,
             env={
-                **os.environ,
+                **add_to(os.environ, variables),
                 "TMPDIR": str(Path(begin.log).parent),
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(cores),
@@ -239,24 +300,11 @@ def _last_message(
             stderr=subprocess.STDOUT,
         )
     connection: Connection[object, messages.Body] = Connection(ours.detach())
-    give_up = time.monotonic() + SECONDS
-    latest: messages.Epoch | None = None
     try:
         connection.send(begin)
-        while connection.poll(max(0.0, give_up - time.monotonic())):
-            body = connection.recv()
-            if isinstance(body, messages.Epoch):
-                latest = body
-            elif latest is not None and isinstance(body, messages.Done):
-                return latest
-            elif ready or not isinstance(body, messages.Ready):
-                return body
-            if latest is not None and latest.report.epoch >= begin.command.until_epoch:
-                return latest
+        return _receive(connection, begin.command.until_epoch, ready=ready)
     except (EOFError, OSError):
         return messages.Lost(how_it_ended(process.wait()))
-    else:
-        return latest
     finally:
         with contextlib.suppress(OSError):
             connection.send(messages.Stop())
@@ -266,6 +314,25 @@ def _last_message(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         connection.close()
+
+
+def _receive(
+    connection: "Connection[object, messages.Body]", until_epoch: int, *, ready: bool
+) -> messages.Body | None:
+    """Return a worker's last message, as `_last_message` does."""
+    give_up = time.monotonic() + SECONDS
+    latest: messages.Epoch | None = None
+    while connection.poll(max(0.0, give_up - time.monotonic())):
+        body = connection.recv()
+        if isinstance(body, messages.Epoch):
+            latest = body
+        elif latest is not None and isinstance(body, messages.Done):
+            return latest
+        elif ready or not isinstance(body, messages.Ready):
+            return body
+        if latest is not None and latest.report.epoch >= until_epoch:
+            return latest
+    return latest
 
 
 def _as_users(text: str, code: Path, folder: Path) -> str:

@@ -274,9 +274,14 @@ class CommandRun:
     def _missing_hint(self, error: str) -> str:
         """Return a hint on a file that may be missing because .gitignore names it, or ""."""
         missing = _MISSING.search(error)
-        if missing is None or not (self._post.code / ".gitignore").exists():
+        ignored = self._post.code / ".gitignore"
+        # Where trials train beside the user's files, everything is a link, and nothing left out.
+        if missing is None or not ignored.exists() or ignored.is_symlink():
             return ""
-        return f"; what .gitignore names isn't copied to trials: write !{missing[1]} into it"
+        return (
+            "; what .gitignore names isn't copied to trials: write "
+            f"!{missing[1]} into .cloudtuneignore, beside the script"
+        )
 
     def _example(self) -> str:
         return ""
