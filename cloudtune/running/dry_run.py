@@ -26,6 +26,7 @@ from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, link_folder, refuse_unsendable, sent_files
 from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochReport
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import Trial
 from cloudtune.running import runner
@@ -180,9 +181,7 @@ def try_script(
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
         if isinstance(end, messages.Epoch):
-            unsaved = "" if end.report.checkpoint is not None else _unsaved(experiment)
-            epoch_seconds = end.report.seconds or None
-            return Tried(seconds, reported=True, epoch_seconds=epoch_seconds, unsaved=unsaved)
+            return _trained(experiment, seconds, end.report)
         failure = cause([end])
         assert not isinstance(failure, messages.Done)
         if isinstance(failure, messages.Lost):
@@ -199,6 +198,16 @@ def try_script(
     advice = _advice(trial.config) if trains else ""
     message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
+
+
+def _trained(experiment: Experiment, seconds: float, report: EpochReport) -> Tried:
+    """Return what a report says of a script that ran here for some seconds."""
+    return Tried(
+        seconds,
+        reported=True,
+        epoch_seconds=report.seconds or None,
+        unsaved="" if report.checkpoint is not None else _unsaved(experiment),
+    )
 
 
 def _unsaved(experiment: Experiment) -> str:
@@ -299,24 +308,11 @@ def _last_message(
             stderr=subprocess.STDOUT,
         )
     connection: Connection[object, messages.Body] = Connection(ours.detach())
-    give_up = time.monotonic() + SECONDS
-    latest: messages.Epoch | None = None
     try:
         connection.send(begin)
-        while connection.poll(max(0.0, give_up - time.monotonic())):
-            body = connection.recv()
-            if isinstance(body, messages.Epoch):
-                latest = body
-            elif latest is not None and isinstance(body, messages.Done):
-                return latest
-            elif ready or not isinstance(body, messages.Ready):
-                return body
-            if latest is not None and latest.report.epoch >= begin.command.until_epoch:
-                return latest
+        return _receive(connection, begin.command.until_epoch, ready=ready)
     except (EOFError, OSError):
         return messages.Lost(how_it_ended(process.wait()))
-    else:
-        return latest
     finally:
         with contextlib.suppress(OSError):
             connection.send(messages.Stop())
@@ -326,6 +322,25 @@ def _last_message(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         connection.close()
+
+
+def _receive(
+    connection: "Connection[object, messages.Body]", until_epoch: int, *, ready: bool
+) -> messages.Body | None:
+    """Return a worker's last message, as `_last_message` does."""
+    give_up = time.monotonic() + SECONDS
+    latest: messages.Epoch | None = None
+    while connection.poll(max(0.0, give_up - time.monotonic())):
+        body = connection.recv()
+        if isinstance(body, messages.Epoch):
+            latest = body
+        elif latest is not None and isinstance(body, messages.Done):
+            return latest
+        elif ready or not isinstance(body, messages.Ready):
+            return body
+        if latest is not None and latest.report.epoch >= until_epoch:
+            return latest
+    return latest
 
 
 def _as_users(text: str, code: Path, folder: Path) -> str:
