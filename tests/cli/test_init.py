@@ -370,6 +370,14 @@ def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None
     )
 
 
+def test_data_beside_the_folder_is_not_copied(bench: Bench) -> None:
+    program = ARGPARSE.replace("train(args.lr", "open('../data.csv'), (args.lr")
+    (bench.folder / "main.py").write_text(program)
+    bench.here("init", bench.folder / "main.py").refused(
+        "FileNotFoundError", f"only files in {bench.folder.resolve()} are copied"
+    )
+
+
 def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     program = PROGRAM.replace("    %s", "    pass\nprint('test acc', acc * options.lr)")
     path = drafted(bench, program, "--", "--epochs", "4")
