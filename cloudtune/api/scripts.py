@@ -166,8 +166,8 @@ def _apply(options: Sequence[Option], words: Sequence[str]) -> tuple[list[Option
 
 
 def _is_filled(option: Option) -> bool:
-    """Whether an experiment fills an option in."""
-    return usual_space(option) is not None or option.last_name in {*EPOCHS, "seed"}
+    """Whether an experiment fills an option in, whatever the program shows."""
+    return usual_space(option) is not None or option.last_name == "seed"
 
 
 def _number(text: str) -> object:

@@ -157,10 +157,10 @@ def watch(program: ScriptCall, last: int | None) -> Shown:
             code = process.poll()
         finally:
             _end(process)
+        if code:
+            raise UsageError(_failure(program, [], code, folder, log))
         measures = trial.measures(ended=code == 0)
         text = _text(log)
-        if code and not measures:
-            raise UsageError(_failure(program, [], code, folder, log))
         named = {int(number) for number in _EPOCH_OF.findall(text)}
         saved = trial.saved()
         return Shown(
@@ -254,8 +254,8 @@ def _failure(
     hint = ""
     if _USAGE.search(text):
         hint = f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
-    elif "FileNotFoundError" in last and (source / ".gitignore").exists():
-        hint = "; what .gitignore names isn't copied: write !NAME into it for what it needs"
+    elif "FileNotFoundError" in last:
+        hint = f"; only files in {source.resolve()} are copied, without what .gitignore names"
     return f"{what}\n`{command}` ended with code {code}{hint}"
 
 

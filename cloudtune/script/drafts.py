@@ -242,10 +242,23 @@ def program_draft(
         _decide(draft, shown, steps)
     filled = [option.words(f"{{{option.name}}}") for option in tuned]
     if draft.epochs is not None:
+        words = _without(words, draft.epochs)
         filled.append(draft.epochs.words(f"{{{draft.unit}s}}"))
     filled += [it.words("{seed}") for it in takes if it.last_name == "seed"][:1]
     draft.train = " ".join(["python", script.name, *words, *filled])
     return draft
+
+
+def _without(words: Sequence[str], option: Option) -> list[str]:
+    """Return words without an option and its value."""
+    kept: list[str] = []
+    is_value = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if not is_value and name not in option.names:
+            kept.append(word)
+        is_value = name in option.names and not equals and not is_value
+    return kept
 
 
 def usual_options(options: Sequence[Option]) -> list[Option]:

@@ -114,10 +114,10 @@ def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: 
     assert [it[metric] for it in matches] == pytest.approx([value] * 2, nan_ok=True)
 
 
-def drafted(bench: Bench, program: str) -> Path:
+def drafted(bench: Bench, program: str, *words: str) -> Path:
     """Return the experiment that `init` writes for a program."""
     (bench.folder / "main.py").write_text(program)
-    bench.here("init", bench.folder / "main.py").succeeded()
+    bench.here("init", bench.folder / "main.py", *words).succeeded()
     return bench.folder / "experiment.yaml"
 
 
@@ -353,10 +353,12 @@ def test_what_a_program_needs_is_said_and_may_be_given(bench: Bench) -> None:
     done = bench.here("init", bench.folder / "main.py")
     done.refused("main.py needs --data; write: cloudtune init", "-- --data VALUE")
     assert not (bench.folder / "experiment.yaml").exists()
-    words = ("--", "--data", "a {b}", "--lr", "0.01")
+    words = ("--", "--data", "a {b}", "--epochs", "2", "--lr", "0.01")
     bench.here("init", bench.folder / "main.py", *words).succeeded()
     experiment = load_experiment(bench.folder / "experiment.yaml", {})
     assert "--data 'a {{b}}' --lr {lr}" in experiment.train
+    assert experiment.train.endswith("--epochs {epochs}")
+    assert experiment.epochs.max == 2
     assert experiment.to_json()["search"]["lr"] == {"loguniform": [0.001, 0.1]}
     assert try_script(experiment).reported
 
@@ -368,10 +370,19 @@ def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None
     )
 
 
+def test_data_beside_the_folder_is_not_copied(bench: Bench) -> None:
+    program = ARGPARSE.replace("train(args.lr", "open('../data.csv'), (args.lr")
+    (bench.folder / "main.py").write_text(program)
+    bench.here("init", bench.folder / "main.py").refused(
+        "FileNotFoundError", f"only files in {bench.folder.resolve()} are copied"
+    )
+
+
 def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     program = PROGRAM.replace("    %s", "    pass\nprint('test acc', acc * options.lr)")
-    experiment = load_experiment(drafted(bench, program), {})
-    assert "{epochs}" not in experiment.train
+    path = drafted(bench, program, "--", "--epochs", "4")
+    experiment = load_experiment(path, {})
+    assert experiment.train == "python main.py --epochs 4 --lr {lr}"
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
 
 
