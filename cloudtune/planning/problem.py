@@ -381,15 +381,15 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
     name = experiment.strategy_name
     if not experiment.can_resume and name not in STAYING:
         yield (
-            f"the command has no checkpoints, and {name} pauses trials: each begins again at its "
-            f"first epoch, which this plan doesn't count; say checkpoints: {{folder: …}}, or take "
-            "--strategy asha-stopping"
+            f"the command resumes from no checkpoints, and {name} pauses trials: each begins again "
+            "at its first epoch, which this plan doesn't count; say checkpoints: {folder: …}, or "
+            "take --strategy asha-stopping"
         )
 
 
 def _unsaved(experiment: Experiment) -> str:
     """Return that no model can be kept, and what to do; "" if one may be."""
-    if experiment.can_resume:
+    if experiment.keeps_models:
         return ""
     return (
         "the best model isn't kept: the script saves nothing we see; say checkpoints: {folder: …}, "

@@ -35,6 +35,7 @@ from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import sampler_of
+from cloudtune.train.programs.metric_files import is_wandb
 from cloudtune.train.storage import LOGS
 
 # Seconds for a script that works: it is tried, not trained.
@@ -195,7 +196,7 @@ def try_script(
         if sends and path and not is_named and (experiment.train_folder / path[1]).exists():
             error += f"; it is there, but isn't sent: !{path[1]} in {IGNORE_FILE} sends it"
     advice = _advice(trial.config) if trains else ""
-    message = _message(error, trace, experiment.train_folder)
+    message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
@@ -211,7 +212,7 @@ def _trained(experiment: Experiment, seconds: float, report: EpochReport) -> Tri
 
 def _unsaved(experiment: Experiment) -> str:
     """Return that the first epoch had no checkpoint; "" if the plan says that there is none."""
-    if not experiment.can_resume:
+    if not experiment.keeps_models:
         return ""
     lost = "the best model may not be kept: with its first epoch the script"
     if experiment.checkpoints.folder is not None:
@@ -257,6 +258,11 @@ def _fill(target: Path, experiment: Experiment) -> None:
     if not provider_named(experiment.cloud.provider).sends_files:
         link_folder(source, target, identity_of(experiment).files)
         return
+    copy_sent_files(source, target)
+
+
+def copy_sent_files(source: Path, target: Path) -> None:
+    """Copy the files of a folder that instances get into another one; large ones are linked."""
     for path in sent_files(source):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -281,6 +287,8 @@ def _last_message(
     With `ready`, return its first message, which says that it is set up.
     """
     ours, its = socket.socketpair()
+    program = begin.training.program
+    reads_wandb = program is not None and is_wandb(program.file)
     with its, Path(begin.log).open("wb") as log:
         process = subprocess.Popen(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
@@ -291,7 +299,7 @@ def _last_message(
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(cores),
                 "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
-                "WANDB_MODE": "disabled",  # nothing worth keeping
+                "WANDB_MODE": "offline" if reads_wandb else "disabled",  # nothing worth keeping
             },
             pass_fds=[its.fileno()],
             start_new_session=True,
@@ -359,7 +367,7 @@ def _reasons(
         yield not place.is_relative_to(experiment.train_folder.resolve())
 
 
-def _message(error: str, trace: str, code: Path) -> str:
+def script_error(error: str, trace: str, code: Path) -> str:
     """Return the place of a script's error, and the end of its traceback."""
     lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
     own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]

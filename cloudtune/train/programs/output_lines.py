@@ -25,17 +25,21 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The lines added to a file from now on; it may not exist yet.
+    """The lines added to a file from now on, or from `start` on; it may not exist yet.
 
     If there are `needles`, lines without any of them are left out; `last` is the last of these, and
     `trailing` whether one came after the last that wasn't.
     """
 
-    def __init__(self, path: Path, needles: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, path: Path, needles: Sequence[bytes] = (), *, start: int | None = None
+    ) -> None:
         self._path = path
         self._needles = needles
         self._rest = b""
-        self._at = path.stat().st_size if path.exists() else 0
+        if start is None:
+            start = path.stat().st_size if path.exists() else 0
+        self._at = start
         self._newline = True
         self.last = ""
         self.trailing = False

@@ -16,9 +16,10 @@ _DIGITS: Final = re.compile(r"\d+")
 class Program:
     """A command: `words` with placeholders, and `text` as in the experiment.
 
-    Its reports are read from `file`, or from printed lines that `printed` matches; if both are
-    None, it calls `cloudtune.report`. `folder` has its checkpoints, relative to where it runs.
-    `until` is the experiment's last epoch or step. `alone`: it never has several workers.
+    Its reports are read from `file`, a path or a pattern, or from printed lines that `printed`
+    matches; if both are None, it calls `cloudtune.report`. `folder` has its checkpoints, relative
+    to where it runs. `until` is the experiment's last epoch or step. `alone`: it never has several
+    workers.
     """
 
     text: str

@@ -6,6 +6,8 @@ file of reports: these belong to the trial. The workers of a trial on one instan
 
 import contextlib
 import ctypes
+import fnmatch
+import itertools
 import json
 import os
 import re
@@ -36,6 +38,7 @@ from cloudtune.train.checkpoint import (
 )
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.programs import counting
+from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
 from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
 from cloudtune.train.programs.process_tree import process_tree
 from cloudtune.train.programs.program import Program
@@ -61,6 +64,8 @@ _DRAIN_SECONDS: Final = 5.0
 # The number of last output lines of a program in its error.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
+# The number of files in the error of a program that writes others than expected.
+_NEW_FILES: Final = 5
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
@@ -176,13 +181,15 @@ class CommandRun:
         self.folder.mkdir(mode=0o700)
         program = self._program
         # Links to the user's own would mix the reports and checkpoints of all trials.
-        own = {Path(path).parts[0] for path in (program.file, program.folder) if path is not None}
+        paths = [path for path in (program.file, program.folder) if path is not None]
+        own = [Path(path).parts[0] for path in paths]
         for entry in self._post.code.iterdir():
-            if entry.name not in own:
+            if not any(fnmatch.fnmatchcase(entry.name, name) for name in own):
                 (self.folder / entry.name).symlink_to(entry.absolute())
-        for path in (program.file, program.folder):
-            if path is not None and (self._post.code / path).parent.is_dir():
-                (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            parent = fixed_folder(path)
+            if (self._post.code / parent).is_dir():
+                (self.folder / parent).mkdir(parents=True, exist_ok=True)
         if program.folder is not None:
             (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
         restore = self._place["restore"]
@@ -228,6 +235,8 @@ class CommandRun:
             before = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else str(site)
             environment[counting.FOLDER] = str(self._own)
+        if is_wandb(program.file):
+            environment.setdefault("WANDB_MODE", "offline")
         if program.speaks:
             environment[ADDRESS_VARIABLE] = str(self._own)
         try:
@@ -543,35 +552,45 @@ class ReadRun(CommandRun):
         self._session.flush(seconds)
 
     def _no_report(self) -> str:
-        names = f"; its lines have {', '.join(sorted(self._readings.seen))}"
+        metric = self._place["metric_name"]
+        readings = self._readings
+        if isinstance(readings, MetricFiles) and not readings.files():
+            others = ", ".join(self._new_files())
+            hints = f"; its new files are {others}" if others else ""
+            return f"it wrote no file {self._program.file}, reports.file, with {metric}{hints}"
+        names = f"; its lines have {', '.join(sorted(readings.seen))}"
         where = self._program.file or "what it printed"
-        hints = names if self._readings.seen else ""
+        hints = names if readings.seen else ""
         pattern = self._program.printed
         if pattern is not None:
             hints += f"; mend reports.printed, {pattern!r}"
-        return f"no line of {where} has {self._place['metric_name']}{hints}"
+        return f"no line of {where} has {metric}{hints}"
+
+    def _new_files(self) -> list[str]:
+        """Return some files of the trial's own, relative to its folder."""
+        paths = (path for path in sorted(self.folder.rglob("*")) if not path.is_symlink())
+        names = (path.relative_to(self.folder).as_posix() for path in paths if path.is_file())
+        return list(itertools.islice(names, _NEW_FILES))
 
     def _example(self) -> str:
         """Return a line that wasn't a report, on its own line; "" if there was none."""
         example = self._readings.example
         if self._epoch or not example:
             return ""
-        return f"Without a report, in {self._post.log.name}: {example}\n"
+        where = self._program.file or self._post.log.name
+        return f"Without a report, in {where}: {example}\n"
 
     def _follow(self) -> None:
         if self._rank > 0:
             super()._follow()
             return
         program = self._program
-        log = self._post.log
-        self._printed = self.folder / program.file if program.file else log
         with self._session.activate():
             self._readings = self._new_readings()
             if program.folder is not None:
                 self._saving = Saving(
                     self,
                     self.folder / program.folder,
-                    self._printed,
                     self._readings,
                     copies=self._base,
                 )
@@ -596,16 +615,15 @@ class ReadRun(CommandRun):
         if not self._stopping.is_set():
             self._check_end(process.returncode)
 
-    def _new_readings(self) -> Readings:
+    def _new_readings(self) -> Readings | MetricFiles:
         program = self._program
-        return Readings(
-            self._printed,
-            program.file or "its output",
-            self._place["metric_name"],
-            program.printed,
-            last=program.until,
-            first=self._session.start_epoch * self._post.progress.every,
-        )
+        metric = self._place["metric_name"]
+        first = self._session.start_epoch * self._post.progress.every
+        if program.file is not None:
+            return MetricFiles(self.folder, program.file, metric, first=first)
+        assert program.printed is not None
+        log = self._post.log
+        return Readings(log, metric, program.printed, last=program.until, first=first)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         while not self._stopping.is_set():

@@ -25,7 +25,7 @@ class SaveFolder:
 
     Args:
         path: the folder.
-        printed: the file with the command's reports.
+        printed: returns the file with the command's latest report.
         copies: a folder on the same disk, for copies.
         tree: returns the command's processes.
     """
@@ -33,7 +33,7 @@ class SaveFolder:
     def __init__(
         self,
         path: Path,
-        printed: Path,
+        printed: Callable[[], Path],
         copies: Path,
         tree: Callable[[], Iterable[psutil.Process]],
     ) -> None:
@@ -70,7 +70,7 @@ class SaveFolder:
         """Return the files and folders that were written after the last line of the output."""
         written = self._order.written_after()
         if written is None:
-            reported = written_at(self._printed)
+            reported = written_at(self._printed())
             return [path for path in self.changed() if written_at(path) > reported]
         return [Path(name) for name in written if self._counts(name)]
 

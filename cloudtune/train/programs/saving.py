@@ -18,6 +18,7 @@ import psutil
 
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.folder_changes import Changes, State
+from cloudtune.train.programs.metric_files import MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings
 from cloudtune.train.programs.save_folder import SaveFolder, unit_of, written_at
 from cloudtune.train.programs.save_order import FIRST_PROMPT, PROMPT, Look, SaveOrder
@@ -80,8 +81,7 @@ class Saving:
     Args:
         command: the command, which is halted for its checkpoints.
         folder: its folder of checkpoints.
-        printed: the file with its reports.
-        readings: the reports in that file.
+        readings: its reports.
         copies: a folder on the same disk, for copies.
     """
 
@@ -89,15 +89,13 @@ class Saving:
         self,
         command: Halting,
         folder: Path,
-        printed: Path,
-        readings: Readings,
+        readings: Readings | MetricFiles,
         *,
         copies: Path,
     ) -> None:
         self._command = command
-        self._printed = printed
         self._readings = readings
-        self._folder = SaveFolder(folder, printed, copies, command.tree)
+        self._folder = SaveFolder(folder, lambda: readings.path, copies, command.tree)
         self._shapes = SaveShapes()
         self.order = SaveOrder()
         self._epoch = 0  # the last one before the report at which it is halted
@@ -130,7 +128,7 @@ class Saving:
         self._epoch = epoch
         was_settled = self._is_settled and reports == 1  # so what is new is this report's
         self._is_settled = False
-        reported = written_at(self._printed)
+        reported = written_at(self._readings.path)
         unseen = self.order.unseen
         if not self.order.has_reported:
             self._await_first_save(reported)

@@ -64,11 +64,13 @@ class ReadWatch:
 class WriteOrder:
     """Tracks which files below a folder were written after the last line of a log, by inotify(7).
 
-    Times of files don't tell: a file that is written right after a line has the same.
+    `log` returns the log, as each report may come in a new file. Times of files don't tell: a file
+    that is written right after a line has the same.
     """
 
-    def __init__(self, log: Path, folder: Path) -> None:
+    def __init__(self, log: Callable[[], Path], folder: Path) -> None:
         self._log = log
+        self._watched = log()
         self._file = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._folders: dict[int, Path] = {}
         self._log_watch = -1
@@ -85,7 +87,9 @@ class WriteOrder:
                 self._folders[watch] = path
 
     def _watch_log(self) -> None:
-        self._log_watch = _LIBC.inotify_add_watch(self._file, os.fsencode(self._log), _IN_MODIFY)
+        self._watched = self._log()
+        name = os.fsencode(self._watched)
+        self._log_watch = _LIBC.inotify_add_watch(self._file, name, _IN_MODIFY)
 
     def written_after(self) -> set[str] | None:
         """Return the files that were written after the log's last line; None if unknown."""
@@ -105,7 +109,9 @@ class WriteOrder:
         """Take in what has happened; return whether that is known."""
         if self._file < 0:
             return False
-        if self._log_watch < 0:  # it wasn't there: what has happened before is unknown
+        if (
+            self._log_watch < 0 or self._log() != self._watched
+        ):  # it wasn't there: what has happened before is unknown
             self._watch_log()
             return False
         while events := self._events():

@@ -223,7 +223,7 @@ def test_a_report_belongs_to_the_epoch_that_it_names(
 
 def test_the_epoch_of_a_line_is_of_the_next_report(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    readings = Readings(path, "its output", "value", PRINTED, first=7)
+    readings = Readings(path, "value", PRINTED, first=7)
     path.write_text(
         "Namespace(epoch=100)\nvalue=1\nEpoch 0\nvalue=2\nEpoch 1\nvalue=3\nvalue=4\n"
         "Epoch 40: value=5\nEpoch 90\nvalue=6\nEpoch 8\nvalue=7\n"
