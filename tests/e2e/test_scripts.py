@@ -1,5 +1,8 @@
 """Scripts as people write them, through the command line: what a run on this machine keeps."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +61,45 @@ def test_checkpoints_of_several_files(bench: Bench, tmp_path: Path) -> None:
         newest = tmp_path / folder.name / f"checkpoint-{epoch}"
         assert {file.read_text().split()[0] for file in newest.iterdir()} == {str(epoch)}
         assert len(list(newest.iterdir())) == 5
+
+
+OBJECTIVE = """
+import time
+import cloudtune
+
+def objective(trial):
+    lr = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
+    for step in range(3):
+        time.sleep(0.2)
+        trial.report(0.5 + lr * (step + 1), step)
+    return 0.5 + lr * 3
+
+if __name__ == "__main__":
+    result = cloudtune.optimize(
+        objective, n_trials=4, direction="maximize", epochs=3, deadline="20m", provider="local"
+    )
+    print("best:", result.best.config["lr"])
+"""
+
+
+def test_optimize(bench: Bench) -> None:
+    """An Optuna objective of three reports, as its script runs it."""
+    (bench.folder / "tune.py").write_text(OBJECTIVE)
+    done = subprocess.run(
+        [sys.executable, "tune.py"],
+        cwd=bench.folder,
+        env={**os.environ, **bench.environment, "CUDA_VISIBLE_DEVICES": ""},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = bench.last_report()
+    trials = report["trials"]
+    assert len(trials) == 4
+    best = max(trials, key=lambda trial: trial["config"]["lr"])
+    assert report["best"]["trial"] == best["trial"]
+    assert report["best"]["epoch"] == len(best["history"]) == 3
+    assert f"best: {best['config']['lr']}" in done.stdout
