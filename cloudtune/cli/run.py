@@ -125,6 +125,8 @@ def try_(experiment: Path, **given: Any) -> None:
     if tried.reason:
         raise CloudtuneError(str(tried))
     click.echo(str(tried))
+    if tried.unsaved:
+        click.echo(tried.unsaved)
 
 
 @click.command(cls=options.GroupedCommand)

@@ -313,7 +313,8 @@ class Experiment(Section):
     def _fields_fit_what_trains(self) -> Experiment:
         if not self.runs_command:
             for name in ("reports", "checkpoints"):
-                if any(value is not None for value in getattr(self, name).model_dump().values()):
+                section = getattr(self, name)
+                if section != type(section)():
                     raise validation.refuse(
                         "is for commands, and train names a function, which calls "
                         "cloudtune.report(…); leave it out",
@@ -370,9 +371,15 @@ class Experiment(Section):
         )
 
     @property
+    def keeps_models(self) -> bool:
+        """Whether a trial's model may be kept: a command that is read names a folder."""
+        is_read = self.runs_command and self.reports.any
+        return not is_read or self.checkpoints.folder is not None
+
+    @property
     def can_resume(self) -> bool:
-        """Whether a trial may resume from a checkpoint: a command that is read names a folder."""
-        return not (self.runs_command and self.reports.any) or self.checkpoints.folder is not None
+        """Whether a trial may resume from a checkpoint."""
+        return self.keeps_models and self.checkpoints.resumes
 
     @property
     def secret_sources(self) -> dict[str, SecretSource]:
