@@ -9,8 +9,8 @@ the run may save is more than the scout costs,
 where r is the expected dollars of an epoch there over those here, s the spread of that ratio, and Z
 a standard normal: the value of an option (Black, 1976). Once a scout has trained enough epochs the
 fleet moves to its GPU model, if what is left of the limits then buys more with the boots of a new
-fleet; otherwise the scout goes. The fleet moves twice at most, so it can't go back and forth: to a
-GPU model that was left it returns only where the chosen one is refused, and then stays.
+fleet; otherwise the scout goes. A GPU model that was left is never planned with again, unless all
+others are refused: so a fleet can't go back and forth.
 
 As long as nobody knows whether the script trains at all, and while scouts are out, the fleet is one
 instance, if a second boot is short against the time that there is: a script that fails at once must

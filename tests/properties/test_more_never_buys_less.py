@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from cloudtune.api.experiments import load_experiment
@@ -81,6 +81,17 @@ CHOICES = st.builds(
     cap=st.sampled_from([4, 8, 16]),
     deadline=st.sampled_from([1800.0, 3600.0]),
     budget=st.floats(1.5, 8.0).map(lambda hours: hours * DEAREST),
+)
+# With twice the time the money pays for one and a half instances.
+HALF_AN_INSTANCE = Choice("asha", frozenset({"g6e.xlarge"}), "on-demand", 8, 3600.0, 5.6)
+# More money pays for four GPUs where few trials train at once, and each of them slower.
+BARRIERS = Choice(
+    "halving",
+    frozenset({"g6e.xlarge", "g5.xlarge", "g5.12xlarge"}),
+    "on-demand",
+    16,
+    3600.0,
+    44.369636951912675,
 )
 STAGED = st.builds(replace, CHOICES, strategy=st.sampled_from(sorted(PLANNED)))
 MORE = st.one_of(
@@ -157,6 +168,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(choice=CHOICES, more=MORE)
+@example(choice=HALF_AN_INSTANCE, more={"deadline": 2.0})
+@example(choice=BARRIERS, more={"budget": 1.3})
 def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
     assert bought(with_more(choice, more)) >= (1 - TOLERANCE) * bought(choice)
 
