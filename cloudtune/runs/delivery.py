@@ -61,7 +61,9 @@ def deliver(folder: Path, policy: RunPolicy, uri: str, stored: str) -> Delivered
         except CheckpointError as error:
             why = why or str(error)
             continue
-        delivery = DeliveredModel(path, checkpoint, manifest.trial, manifest.epoch, manifest.metrics, why)
+        delivery = DeliveredModel(
+            path, checkpoint, manifest.trial, manifest.epoch, manifest.metrics, why
+        )
         _record(folder, asdict(delivery))
         return delivery
     _record(folder, {"undelivered": why})
