@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cloudtune.model.catalog import Market, Offer
+    from cloudtune.model.fleet import Rented
 
 DRAWN = "drawn from the prior"
 WRONG = "one GPU twice as fast as published, one half as fast"
@@ -62,6 +62,8 @@ ASSUMED_ERROR = math.log(3)
 NOISE = 0.044
 PACES = 0.19
 LAST = 27
+# Seconds in which trials move off instances.
+_MOVING = 600.0
 MOST = 64
 
 
@@ -87,7 +89,7 @@ class Outcome:
     epochs: int
     left: float = 0.0
     moves: int = 0
-    scouts: int = 0
+    gpus: int = 1
     gpu: str = ""
 
     @property
@@ -220,17 +222,26 @@ def play(cell: Cell, believed: Sequence[Rentable], real: Sequence[Rentable], see
     world = SimWorld(known, "score", curves, seed, pace)
     ledger = MemoryLedger()
     run(policy, world, ledger)
-    bills = Counter[str]()
-    for rented in policy.fleet:
-        bills[rented.offer.instance_type.gpu] += rented.dollars(policy.now)
     epochs = sum(isinstance(entry.event, EpochDone) for entry in ledger.entries)
-    launched = [rented.offer.instance_type.gpu for rented in policy.fleet if rented.launched_at]
     rule = policy.fleet_rule
     assert isinstance(rule, SpendingFleet)
     race = rule.offers.race
-    left = sum(dollars for gpu, dollars in bills.items() if gpu.lower() in race.left)
+    left = sum(_until_left(rented, race.left, policy.now) for rented in policy.fleet)
+    gpus = {rented.offer.instance_type.gpu for rented in policy.fleet}
     final = rule.offers.chosen.offer.instance_type.gpu
-    return Outcome(sum(bills.values()), epochs, left, race.moves, len(set(launched)) - 1, final)
+    return Outcome(policy.spent(policy.now), epochs, left, race.moves, len(gpus), final)
+
+
+def _until_left(rented: Rented, left: Mapping[str, float], now: float) -> float:
+    """Return what an instance cost until its GPU model was left, and as its trials moved.
+
+    What is rented of it later, for money that buys no larger instance, is rented for its price.
+    """
+    at = left.get(rented.offer.instance_type.gpu.lower())
+    if at is None or rented.requested_at > at:
+        return 0.0
+    gone = now if rented.gone_at is None else rented.gone_at
+    return rented.offer.charge(max(0.0, min(gone, at + _MOVING) - rented.began_at))
 
 
 def outcomes(work: tuple[Cell, Path]) -> dict[str, Outcome]:
@@ -330,11 +341,11 @@ def _summary(found: Sequence[tuple[Cell, Mapping[str, Outcome]]]) -> Iterator[di
             "p90": f"{quantiles(ratios, n=10)[8]:.2f}",
             "epochs, median": f"{median(epochs):.2f}",
             "p10": f"{quantiles(epochs, n=10)[0]:.2f}",
-            "left, median": f"{median(left):.1%}",
-            "left, max": f"{max(left):.1%}",
+            "given up, median": f"{median(left):.1%}",
+            "given up, p90": f"{quantiles(left, n=10)[8]:.1%}",
             "moves": f"{mean(own.moves for _, own, _ in rows):.2f}",
-            "max": max(own.moves for _, own, _ in rows),
-            "GPU models": f"{mean(own.scouts + 1 for _, own, _ in rows):.2f}",
+            "most moves": max(own.moves for _, own, _ in rows),
+            "GPU models": f"{mean(own.gpus for _, own, _ in rows):.2f}",
         }
 
 

@@ -42,12 +42,15 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "progress.every": ("number of them from report to report",),
     "progress.field": ("reported number that says where a report stands", "none"),
     "reports.file": (
-        "file of JSON lines with a command's [reports](commands.md#where-the-numbers-are)",
+        "file with a command's [reports](commands.md#where-the-numbers-are), or a pattern of files",
         "it calls `cloudtune.report`",
     ),
     "reports.printed": (
         f"place of a number in what a command [prints](commands.md#what-it-prints): `{EXAMPLE}`",
         "it calls `cloudtune.report`",
+    ),
+    "checkpoints.resumes": (
+        "whether a command goes on from its checkpoints; if not, a trial is never paused",
     ),
     "checkpoints.folder": (
         "folder of a command's [checkpoints](commands.md#checkpoints)",
@@ -155,6 +158,17 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "setup.commands": ("run as root on each rented instance before it joins", "none"),
     "setup.python_path": ("Python of the image that has cloudtune", "looked for"),
+    "env": (
+        "[variables](scripts.md#variables) of trials; an empty one has your own value",
+        "none",
+    ),
+    "secrets": (
+        (
+            "variables from a [store of secrets](scripts.md#variables): `ssm:NAME`, "
+            "`aws-secretsmanager:NAME`, `file:PATH`"
+        ),
+        "none",
+    ),
     "charges.per_launch": ("for each launch, such as for data that it loads", "none"),
     "charges.data": (
         "[data that crosses regions](aws.md#regions): its `region`, `gb`, `usd_per_gb` ($0.02)",

@@ -218,6 +218,16 @@ class Provider(Protocol):
         """Whether training follows a table of times, because there are no real GPUs."""
 
     @property
+    def sends_files(self) -> bool:
+        """Whether instances get a copy of the script's folder; otherwise they train beside it."""
+        return True
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether instances have a role of their own, by which they read AWS's secrets."""
+        return False
+
+    @property
     def has_gpus(self) -> bool:
         """Whether instances have the GPUs of their types; one that lacks some is then refused."""
 

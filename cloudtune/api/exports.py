@@ -13,6 +13,7 @@ from typing import Any
 from cloudtune.api.results import Result
 from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.model.plain_text import clean_output
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import counted
 from cloudtune.model.trial import flat
@@ -85,10 +86,10 @@ def _csv(result: Result, target: str) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell that spreadsheets don't take for a formula, and that UTF-8 can encode."""
+    """Return a cell without escapes that spreadsheets don't take for a formula, as UTF-8 can be."""
     if not isinstance(value, str):
         return value
-    text = value.encode(errors="backslashreplace").decode()
+    text = clean_output(value).encode(errors="backslashreplace").decode()
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 

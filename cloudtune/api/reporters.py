@@ -6,11 +6,10 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, TypeAlias
 
-from rich.console import Console
-
 from cloudtune.api.plans import Plan
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.display.run_screen import RunScreen, screen_for
+from cloudtune.display.terminal import CleanConsole
 from cloudtune.engine.loop import EventListener
 from cloudtune.running.reporter import Reporter
 
@@ -55,7 +54,7 @@ class ProgressReporter(Reporter):
         self._open = contextlib.ExitStack()
         # In a notebook, rich would create one output per line.
         plain = not sys.stdout.isatty()
-        self._out = Console(
+        self._out = CleanConsole(
             highlight=False,
             force_jupyter=False,
             width=_COLUMNS if plain else None,

@@ -1,15 +1,23 @@
 """Create an experiment file from a script, the given options, and answers."""
 
 import ast
+import contextlib
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
-from cloudtune.script.drafts import Draft, Gap, read_script, scalar
+from cloudtune.running.observation import ScriptCall, ask_options, watch
+from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
+from cloudtune.script.functions import mentions
+from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
+from cloudtune.script.options import UNKNOWN, Option
+from cloudtune.script.training_functions import read_function, reported_metric
 
 _PARAMETER = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*=\s*(.+)", re.DOTALL)
 
@@ -80,6 +88,107 @@ def parse_metric(text: str) -> tuple[str, str]:
     return text, ""
 
 
+# Names in a folder's files that train on several GPUs.
+_PARALLEL = (
+    *(b"distributed", b"accelerate", b"lightning", b"DataParallel", b"Trainer", b"deepspeed"),
+)
+
+
+def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str], None]) -> Draft:
+    """Return the draft of a script's experiment: a function is read, a program asked and tried.
+
+    `words` are those that the program is called with. `show` gets a line before it is tried.
+
+    Raises:
+        UsageError: there is no such script, nothing in it can be tuned, or it fails.
+    """
+    function = read_function(script)
+    if function is not None:
+        if not function.tuned:  # argparse.Namespace(**config)
+            with contextlib.suppress(UsageError):
+                function.tuned = usual_options(ask_options(ScriptCall(script))[1])
+        return function
+    program, named = ask_options(ScriptCall(script, tuple(words)))
+    options, kept = _apply(named, program.words)
+    outputs = _outputs(options, kept)
+    missing = [it for it in options if it.required and it.default is UNKNOWN]
+    missing = [it for it in missing if it.words("out") not in outputs]
+    if missing:
+        values = " ".join(option.words("VALUE") for option in missing)
+        flags = ", ".join(option.flag for option in missing)
+        raise UsageError(f"{script} needs {flags}; write: cloudtune init {script} -- {values}")
+    fixed = [shlex.quote(word).replace("{", "{{").replace("}", "}}") for word in kept] + outputs
+    metric, place = reported_metric(script)
+    if metric:
+        draft = program_draft(script, fixed, options, Shown(), alone=False)
+        draft.give_metric(metric, "")
+        draft.metric_why = place
+        draft.reads_reports = True
+        return draft
+    show(f"Trying {script.name} for up to a minute, to see what it reports …")
+    epochs = next((it.default for it in options if it.last_name in EPOCHS), None)
+    last = int(epochs) if isinstance(epochs, int | float) and epochs >= 1 else None
+    given = shlex.split(" ".join(outputs))
+    shown = watch(ScriptCall(script, (*program.words, *given)), last)
+    parallel = any(mentions(script.parent, name) for name in _PARALLEL)
+    return program_draft(script, fixed, options, shown, alone=not parallel)
+
+
+def _apply(options: Sequence[Option], words: Sequence[str]) -> tuple[list[Option], list[str]]:
+    """Return options with the values that some words give, and the words of all others.
+
+    Those that the experiment will fill are taken out of the words: their values are defaults.
+    """
+    values: dict[int, str] = {}
+    kept: list[str] = []
+    waiting = list(words)
+    positionals = [n for n, it in enumerate(options) if not it.flag.startswith("-")]
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        index = next((n for n, it in enumerate(options) if name in it.names), None)
+        taken = [word]
+        if index is None and not word.startswith("-") and positionals:
+            index = positionals.pop(0)
+            value = word
+        elif index is not None and options[index].takes_value and not equals and waiting:
+            value = waiting.pop(0)
+            taken.append(value)
+        if index is not None:
+            values[index] = value
+        if index is None or not _is_filled(options[index]):
+            kept += taken
+    applied = [
+        replace(it, default=_number(values[n]), required=False) if n in values else it
+        for n, it in enumerate(options)
+    ]
+    return applied, kept
+
+
+def _is_filled(option: Option) -> bool:
+    """Whether an experiment fills an option in."""
+    return usual_space(option) is not None or option.last_name in {*EPOCHS, "seed"}
+
+
+def _number(text: str) -> object:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _outputs(options: Sequence[Option], words: Sequence[str]) -> list[str]:
+    """Return words for a folder of a trial's own where a program would write elsewhere, or fail."""
+    outputs = []
+    for option in options:
+        is_given = any(word.partition("=")[0] in option.names for word in words)
+        elsewhere = isinstance(option.default, str) and option.default.startswith(("/", "~"))
+        needed = option.required and option.default is UNKNOWN
+        if option.last_name in SAVES and not is_given and (elsewhere or needed):
+            outputs.append(option.words("out"))
+    return outputs
+
+
 def experiment_beside(
     script: Path,
     given: Mapping[str, Any],
@@ -100,7 +209,7 @@ def experiment_beside(
     if path.exists():
         show(f"Using the existing experiment {path}; delete it to read {script.name} again.")
         return path
-    draft = read_script(script)
+    draft = draft_script(script, show=show)
     for name, space in parse_search(given.get("search") or ()).items():
         draft.search[name] = _as_yaml(space)
     if given.get("metric"):
@@ -115,7 +224,7 @@ def experiment_beside(
             show(f"{error}")  # then ask again
     with for_others():
         path.write_text(draft.text(script.stem), encoding="utf-8")
-    show(f"Read {script} and wrote {path} (ranges are guesses; edit them there):")
+    show(f"Wrote {path} for {script} (ranges are guesses; edit them there):")
     for line in draft.body():
         show(f"  {line}")
     return path
@@ -148,7 +257,7 @@ def _fill(draft: Draft, gap: Gap, answer: str) -> None:
             raise UsageError(f"{shown(answer)} is not a number of epochs")
         draft.last_epoch = int(answer)
     elif gap.what == "reports":
-        draft.printed = answer
+        draft.reports = ("printed", answer)
     else:
         text = answer if gap.what == "search" else f"{gap.what}={answer}"
         for name, space in parse_search([text]).items():

@@ -14,6 +14,7 @@ import click
 from cloudtune import aws_session
 from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm
 from cloudtune.errors import UsageError
+from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.aws.account import live as live_check
 from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.inventory import Inventory, all_types, inventory_of, lines
@@ -62,6 +63,13 @@ KMS = click.option(
     callback=lambda _context, _option, text: _kms(text),
     help="Key that encrypts the bucket and the root disks (default: AWS's own for the bucket).",
 )
+SECRETS = click.option(
+    "--secrets",
+    metavar="NAMES",
+    callback=lambda _context, _option, text: _secrets(text),
+    help="Secrets that instances may read, such as 'ssm:/team/token,aws-secretsmanager:hf'; none "
+    "for no more (default: as in the last setup).",
+)
 ROLE_PATH = click.option(
     "--role-path",
     "path",
@@ -85,6 +93,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         path: str,
         head_type: str,
         kms: str,
+        secrets: tuple[str, ...] | None,
         tags: tuple[str, ...] = (),
         boundary: str = "",
         **others: Any,
@@ -99,9 +108,12 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "head_type": head_type,
             "kms": kms,
         }
-        return command(named={name: field for name, field in fields.items() if field}, **others)
+        named: dict[str, object] = {name: field for name, field in fields.items() if field}
+        if secrets is not None:
+            named["secrets"] = secrets
+        return command(named=named, **others)
 
-    for option in (KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
+    for option in (SECRETS, KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
         collect = option(collect)
     return collect
 
@@ -318,6 +330,17 @@ def _kms(text: str) -> str:
             "arn:aws:kms:us-east-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
         )
     return text
+
+
+def _secrets(text: str | None) -> tuple[str, ...] | None:
+    """Return the listed secrets; None if the option wasn't given."""
+    if text is None:
+        return None
+    sources = [] if text == "none" else [SecretSource.parse(item) for item in _listed(text)]
+    for source in sources:
+        if not source.is_in_aws:
+            raise UsageError(f"--secrets {source}: a file needs no right; leave it out")
+    return tuple(dict.fromkeys(source.place for source in sources))
 
 
 def _path(text: str) -> str:

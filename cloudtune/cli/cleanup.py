@@ -160,6 +160,9 @@ def rm(runs: tuple[str, ...], *, yes: bool) -> None:
     for run in doomed.values():
         click.echo(f"run {run.folder.name}")
         for part in run.parts:
+            if part.stays:
+                click.echo(f"  {part.place}, a link; {part.stays}, which it points to, stays")
+                continue
             files = counted(part.files, "file")
             click.echo(f"  {files}, {format_bytes(part.size)} in {part.place}")
         if run.stored is None:

@@ -10,6 +10,7 @@ from click.shell_completion import get_completion_class
 
 from cloudtune.display.streams import use_steady_streams
 from cloudtune.errors import CloudtuneError
+from cloudtune.model.plain_text import clean
 from cloudtune.runs import home
 
 INTERRUPTED = 130
@@ -28,12 +29,12 @@ def main() -> None:
         error.show()
         code = 2
     except CloudtuneError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {clean(str(error))}", err=True)
         code = error.exit_code
     except OSError as error:  # such as a full disk, or a home folder that can't be written
         where = f"{error.filename}: " if error.filename else ""
         with contextlib.suppress(OSError):
-            click.echo(f"error: {where}{error.strerror or error}", err=True)
+            click.echo(clean(f"error: {where}{error.strerror or error}"), err=True)
         code = CloudtuneError.exit_code
     sys.exit(code)
 

@@ -37,26 +37,32 @@ _NEW_OBJECTS = 200_000
     help="File to write (default: experiment.yaml beside the script).",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def init(*, script: Path, target: Path | None, force: bool) -> None:
+@click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1)
+def init(*, script: Path, words: tuple[str, ...], target: Path | None, force: bool) -> None:
     """Write a commented experiment file for a training function or program.
 
-    Reads the script without running it, and finds its parameters and the metric that it reports.
-    Ranges are guesses from the parameters' names, and marked as such.
+    A function is read. A program is run here with --help, and then with its defaults, or with
+    ARGUMENTS, for up to a minute in a copy of its folder: what it prints and writes has its metrics
+    and checkpoints. Ranges are guesses from names and defaults, and marked as such.
     """
-    from cloudtune.script.drafts import read_script
+    from cloudtune.api.experiments import load_experiment
+    from cloudtune.api.scripts import draft_script
 
     target = target or script.with_name("experiment.yaml")
     if target.parent.resolve() != script.parent.resolve():
         raise UsageError(
             f"{target}: the experiment must be in its script's folder, {script.parent}"
         )
-    text = read_script(script).text(script.stem)
     if target.exists() and not force:
         raise UsageError(
             f"{target} already exists; choose another file with -o, or overwrite it with --force"
         )
+    draft = draft_script(script, words, show=lambda line: click.echo(line, err=True))
+    text = draft.text(script.stem)
     with for_others():
         target.write_text(text, encoding="utf-8")
+    if not draft.gaps():
+        load_experiment(target, {})  # a mistake shows here, with its line
     click.echo(f"Wrote {target}. Review it, then run: cloudtune plan {target}")
 
 

@@ -117,12 +117,16 @@ def _exit_code(call: Callable[[], Result], reporter: QuietReporter) -> int:
 def try_(experiment: Path, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
     from cloudtune.api.experiments import load_experiment
-    from cloudtune.running.dry_run import try_script
+    from cloudtune.running.dry_run import check_files, try_script
 
-    tried = try_script(load_experiment(options.file_of(experiment, given), given))
+    wanted = load_experiment(options.file_of(experiment, given), given)
+    check_files(wanted)
+    tried = try_script(wanted)
     if tried.reason:
         raise CloudtuneError(str(tried))
     click.echo(str(tried))
+    if tried.unsaved:
+        click.echo(tried.unsaved)
 
 
 @click.command(cls=options.GroupedCommand)

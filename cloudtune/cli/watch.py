@@ -13,6 +13,7 @@ from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, save_page
 from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand, print_data
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
+from cloudtune.model.plain_text import clean_output
 from cloudtune.runs import control, home
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def _printed(pieces: Iterable[tuple[str, str]]) -> int:
         if title != last:
             last = title
             click.echo(f"==> {title} <==")
-        click.echo(text, nl=not text.endswith("\n"))
+        shown = clean_output(text)
+        click.echo(shown, nl=not shown.endswith("\n"))
     return count
 
 

@@ -152,11 +152,16 @@ def facts(proposal: Proposal) -> list[Fact]:
         offers = counted(proposal.considered, "offer")
         lines.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
     lines += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
-    if proposal.short_of:
-        lines.append(
-            Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
-        )
+    lines += _missing(proposal)
     return lines
+
+
+def _missing(proposal: Proposal) -> Iterator[Fact]:
+    """Yield what the run won't have at its end."""
+    if proposal.short_of:
+        yield Fact("short", f"no trial can reach the end: {proposal.short_of}", warning=True)
+    if proposal.unsaved:
+        yield Fact("model", proposal.unsaved, warning=True)
 
 
 def machines(plan: RunPlan) -> str:

@@ -19,6 +19,7 @@ from cloudtune.model.text import (
     counted,
     gpus_text,
     group_text,
+    metric_text,
     percent,
     width_text,
 )
@@ -348,7 +349,7 @@ def _show_best(out: Console, report: Report) -> None:
         return
     config = config_text(policy.trials[best.trial].trial.config)
     out.print(
-        f"Best: {policy.state.metric.name} {best.metric:.4f}, {best.trial} at "
+        f"Best: {policy.state.metric.name} {metric_text(best.metric)}, {best.trial} at "
         f"{scale.at(best.epoch)}"
     )
     out.print(f"  configuration: {config}", markup=False)
@@ -358,7 +359,7 @@ def _show_best(out: Console, report: Report) -> None:
         out.print(f"  {texts}", markup=False)
     if lost := policy.best_lost:
         out.print(
-            f"  {lost.trial} reached {lost.metric:.4f} at {scale.at(lost.epoch)}, "
+            f"  {lost.trial} reached {metric_text(lost.metric)} at {scale.at(lost.epoch)}, "
             "but its checkpoint wasn't kept, so it can't be delivered"
             + (f" ({lost.unsaved})" if lost.unsaved else ""),
             markup=False,

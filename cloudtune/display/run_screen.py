@@ -29,6 +29,7 @@ from cloudtune.model.text import (
     counted,
     gpus_text,
     machine_text,
+    metric_text,
     stage_text,
     width_text,
 )
@@ -225,19 +226,26 @@ class RunScreen:
         running = sum(trial.live for trial in trials)
         ended = sum(trial.status in OVER for trial in trials)
         paused = len(trials) - running - ended
-        best = policy.best
         limits = policy.limits
-        name = policy.state.metric.name
         parts = [
             *([] if it is None else [f"stage {it.stage + 1}/{len(it.plan.stages)}"]),
             f"{running} running, {paused} paused, {ended} ended of {len(trials)} started",
             f"{self._scale.counted(sum(trial.epoch for trial in trials))} done",
-            f"best {name} {best.metric:.4f} ({best.trial})" if best else "no result",
+            self._best(),
             *([] if self._panel.free else [self._money(at)]),
             format_clock(at) + _of(limits.deadline, format_clock),
             self._instances(),
         ]
         return " | ".join(parts)
+
+    def _best(self) -> str:
+        best = self._policy.best
+        if best is None:
+            return "no result"
+        name = self._policy.state.metric.name
+        lost = self._policy.best_lost
+        unsaved = f"; {metric_text(lost.metric)} of {lost.trial} wasn't saved" if lost else ""
+        return f"best {name} {metric_text(best.metric)} ({best.trial}{unsaved})"
 
     def _stage_shown(self) -> tuple[int, StagePlan | None]:
         it = self._policy.itinerary

@@ -16,6 +16,8 @@ import select
 import sys
 from typing import TYPE_CHECKING
 
+from cloudtune.model.plain_text import keep_styles
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -80,6 +82,17 @@ class Steady(io.BufferedIOBase):
         return not self._late
 
 
+class _Guarded(io.TextIOWrapper):
+    """A text stream that passes on no escapes but those of colours and of the cursor's moves.
+
+    Text from elsewhere (a path, another program's message) may have others in it.
+    """
+
+    def write(self, text: str, /) -> int:
+        super().write(keep_styles(text))
+        return len(text)
+
+
 def use_steady_streams() -> None:
     """Make standard output and error of this process survive lost readers."""
     for name in ("stdout", "stderr"):
@@ -89,8 +102,8 @@ def use_steady_streams() -> None:
             stream.flush()
         except (AttributeError, OSError, ValueError):  # closed, or a program's own
             continue
-        steady_one = io.TextIOWrapper(
-            Steady(descriptor),  # type: ignore[type-var]  # it writes all, as a buffer does
+        steady_one = _Guarded(
+            Steady(descriptor),  # type: ignore[arg-type]  # it writes all, as a buffer does
             encoding=stream.encoding,
             errors="backslashreplace",
             line_buffering=True,

@@ -1,13 +1,16 @@
 """Facts and sheets on a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from cloudtune.model.plain_text import clean
 
 _WIDTH = 100
 
@@ -50,10 +53,23 @@ def beside(title: str, basis: str) -> str:
     return f"{title}, {basis}" if basis else title
 
 
+class CleanConsole(Console):
+    """A console whose text, which may be a script's or a person's, has no escapes of its own."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_ours = segment.control is not None
+            yield segment if is_ours else segment._replace(text=clean(segment.text))
+
+
 def console() -> Console:
     """Return standard output; a file or a pipe gets lines of 100 characters, without colours."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(width=_WIDTH, highlight=False, soft_wrap=True)
+    plain = CleanConsole(highlight=False)
+    if plain.is_terminal:
+        return plain
+    return CleanConsole(width=_WIDTH, highlight=False, soft_wrap=True)
 
 
 # With fewer columns every cell may wrap, so that no figure loses a digit.

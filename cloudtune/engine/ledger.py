@@ -1,8 +1,14 @@
-"""The append-only record of a run: what happened and what was decided, before it was done."""
+"""The append-only record of a run: what happened and what was decided, before it was done.
+
+Each line ends with a checksum of its number and its text: a changed bit, and a line that is missing
+or elsewhere, would otherwise make another winner. Ledgers of versions before 0.3 have none.
+"""
 
 import json
 import math
 import os
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +23,7 @@ from cloudtune.model.serialization import decode_kind, encode_kind
 VERSION = 3
 # The maximum number of characters of a text, such as an exception's, that are read back.
 MAX_TEXT = 64 * 1024
+_CHECKSUM = re.compile(r', "crc": "([0-9a-f]{8})"\}$')
 _WRITERS = {2: "cloudtune 0.1.0"}
 # The errors of reading or replaying a record that was changed from outside.
 DAMAGED = (
@@ -70,8 +77,10 @@ class FileLedger:
                 # A line cut short when its writer died was never acted upon.
                 whole = file.read().rpartition(b"\n")[0]
                 file.truncate(len(whole) + 1)
+            self._lines = whole.count(b"\n") + 1
             self._file = path.open("a", encoding="utf-8")
         else:
+            self._lines = 0
             self._file = path.open("x", encoding="utf-8")
             self._write({"cloudtune_ledger": VERSION, **header})
 
@@ -83,7 +92,10 @@ class FileLedger:
         self._file.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        self._lines += 1
+        text = json.dumps(line)
+        checksum = _checksum(text, self._lines)
+        self._file.write(f'{text[:-1]}, "crc": "{checksum}"}}\n')
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -106,7 +118,35 @@ def read_header(path: Path) -> dict[str, Any]:
         raise CloudtuneError(f"{path}: not a ledger: its first line isn't a header") from None
     if version != VERSION:
         raise CloudtuneError(f"{path}: {_refusal(version)}")
-    return dict(first)
+    _check_line(line, path, 1, required=False)
+    return {name: value for name, value in first.items() if name != "crc"}
+
+
+def has_checksum(line: str) -> bool:
+    """Whether a line of a ledger ends with a checksum; if the first one does, all others do."""
+    return _CHECKSUM.search(line.rstrip("\n")) is not None
+
+
+def _checksum(text: str, number: int) -> str:
+    """Return the checksum of a line, without its own, and of the line's number."""
+    return f"{zlib.crc32(f'{number} {text}'.encode(errors='replace')):08x}"
+
+
+def _check_line(line: str, path: Path, number: int, *, required: bool) -> None:
+    """Check that a line is what was written there.
+
+    Raises:
+        CloudtuneError: it has another checksum, or none where one is required.
+    """
+    match = _CHECKSUM.search(line.rstrip("\n"))
+    if match is None and not required:
+        return
+    if match is None or _checksum(f"{line[: match.start()]}}}", number) != match[1]:
+        raise CloudtuneError(
+            f"{path}:{number}: not a ledger entry as it was written: the file was changed, or is "
+            "damaged. Put back a copy of it; what the run may have left running is given back by "
+            "`cloudtune gc`"
+        )
 
 
 def _refusal(version: object) -> str:
@@ -129,10 +169,11 @@ def read_entries(path: Path) -> Iterator[Entry]:
     """
     read_header(path)
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    checked = has_checksum(lines[0])
     for number, line in enumerate(lines[1:], start=2):
         if not line.endswith("\n"):
             return  # only the last line can lack its end
-        yield entry_of(line, path, number)
+        yield entry_of(line, path, number, checked=checked)
 
 
 def _readable(value: Any) -> Any:
@@ -146,12 +187,15 @@ def _readable(value: Any) -> Any:
     return [_readable(below) for below in value] if isinstance(value, list) else value
 
 
-def entry_of(line: str, path: Path, number: int) -> Entry:
+def entry_of(line: str, path: Path, number: int, *, checked: bool = False) -> Entry:
     """Return the entry of a ledger's line; path and number name it in the error.
 
+    `checked`: the line must have its checksum.
+
     Raises:
-        CloudtuneError: it isn't one.
+        CloudtuneError: it isn't one, or isn't what was written.
     """
+    _check_line(line, path, number, required=checked)
     try:
         data = json.loads(line)
         if len(line) > MAX_TEXT or "\\ud" in line.lower():

@@ -34,6 +34,7 @@ from cloudtune.experiment.sections import (
     TrialSettings,
 )
 from cloudtune.experiment.spaces import MUTATORS, PlaceError, Space, complete, parse_parameter
+from cloudtune.experiment.variables import Env, Secrets, SecretSource
 from cloudtune.experiment.yaml_file import YamlDocument, read_yaml
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.text import Scale
@@ -193,6 +194,8 @@ class Experiment(Section):
     objective: Objective | None = Field(default=None, examples=["best"])
     cloud: CloudSettings = Field(default=CloudSettings(), examples=["{provider: emulated}"])
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
+    env: Env = Field(default={}, examples=["{HF_HOME: /data/hf}"])
+    secrets: Secrets = Field(default={}, examples=["{HF_TOKEN: ssm:/team/hf-token}"])
     charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
     storage: field_types.Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
     history: field_types.History = Field(default="auto", examples=["off"])
@@ -243,6 +246,13 @@ class Experiment(Section):
                 "run them yourself, and leave them out",
                 *("setup", "commands"),
             )
+        return self
+
+    @model_validator(mode="after")
+    def _variables_have_one_source(self) -> Experiment:
+        for name in self.secrets:
+            if name in self.env:
+                raise validation.refuse("is in env too; keep one of the two", "secrets", name)
         return self
 
     @model_validator(mode="after")
@@ -303,7 +313,8 @@ class Experiment(Section):
     def _fields_fit_what_trains(self) -> Experiment:
         if not self.runs_command:
             for name in ("reports", "checkpoints"):
-                if any(value is not None for value in getattr(self, name).model_dump().values()):
+                section = getattr(self, name)
+                if section != type(section)():
                     raise validation.refuse(
                         "is for commands, and train names a function, which calls "
                         "cloudtune.report(…); leave it out",
@@ -360,9 +371,20 @@ class Experiment(Section):
         )
 
     @property
+    def keeps_models(self) -> bool:
+        """Whether a trial's model may be kept: a command that is read names a folder."""
+        is_read = self.runs_command and self.reports.any
+        return not is_read or self.checkpoints.folder is not None
+
+    @property
     def can_resume(self) -> bool:
-        """Whether a trial may resume from a checkpoint: a command that is read names a folder."""
-        return not (self.runs_command and self.reports.any) or self.checkpoints.folder is not None
+        """Whether a trial may resume from a checkpoint."""
+        return self.keeps_models and self.checkpoints.resumes
+
+    @property
+    def secret_sources(self) -> dict[str, SecretSource]:
+        """Where each secret of the trials is, by the name of its variable."""
+        return {name: SecretSource.parse(text) for name, text in self.secrets.items()}
 
     @property
     def strategy_name(self) -> str:

@@ -134,12 +134,13 @@ Below = Annotated[Text, AfterValidator(_below)]
 class Reports(Section):
     """Where the reports of a command are read that doesn't call `cloudtune.report`.
 
-    `file`: of JSON, a line for each report. `printed`: the text before a number that the command
-    prints, and the number's name in braces; or a regular expression with named groups. A line
-    without the metric of the experiment is no report.
+    `file`: a file, or a pattern of files, of JSON lines, JSON (`trainer_state.json`), CSV,
+    TensorBoard's events or W&B's offline runs, as its name says. `printed`: the text before a
+    number that the command prints, and the number's name in braces; or a regular expression with
+    named groups. A line without the metric of the experiment is no report.
     """
 
-    file: Below | None = Field(default=None, examples=["metrics.jsonl"])
+    file: Below | None = Field(default=None, examples=["logs/**/*.csv"])
     printed: Annotated[Text, AfterValidator(_pattern)] | None = Field(
         default=None, examples=[f"'{EXAMPLE}'"]
     )
@@ -157,9 +158,13 @@ class Reports(Section):
 
 
 class Checkpoints(Section):
-    """Where a command keeps what it needs to go on: put back there when it is started again."""
+    """Where a command keeps what it needs to go on: put back there when it is started again.
+
+    `resumes`: whether it goes on from there; otherwise its models are kept, and it is never paused.
+    """
 
     folder: Below | None = Field(default=None, examples=["out"])
+    resumes: Annotated[bool, Strict()] = Field(default=True, examples=["false"])
 
 
 class ProgressSettings(Section):

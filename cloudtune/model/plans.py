@@ -248,11 +248,14 @@ def epochs_in(work: Sequence[Stage]) -> int:
 
 def admits(max_instances: int, vcpu_quotas: Mapping[str, int], alive: Mapping[Offer, int]) -> bool:
     """Whether these instances of each offer may be alive at once."""
+    if sum(alive.values()) > max_instances:
+        return False
+    if not vcpu_quotas:  # as often as an offer is considered: naming each one's quota takes time
+        return True
     vcpus: dict[str, int] = {}
     for offer, count in alive.items():
         vcpus[offer.quota] = vcpus.get(offer.quota, 0) + count * offer.instance_type.quota_units
-    within = (vcpus[quota] <= most for quota, most in vcpu_quotas.items() if quota in vcpus)
-    return sum(alive.values()) <= max_instances and all(within)
+    return all(vcpus[quota] <= most for quota, most in vcpu_quotas.items() if quota in vcpus)
 
 
 @dataclass(frozen=True)

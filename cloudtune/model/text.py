@@ -16,6 +16,12 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,.12g} {noun}{'' if count == 1 else 's'}"
 
 
+def metric_text(value: float) -> str:
+    """Return a metric, with an exponent where four decimals would show little of it."""
+    plain = value == 0 or 1e-3 <= abs(value) < 1e6
+    return f"{value:.4f}" if plain else f"{value:.4g}"
+
+
 @dataclass(frozen=True)
 class Scale:
     """The progress of trials in their experiment's unit: a report per `every` units."""

@@ -134,6 +134,7 @@ def problem_of(
         tuple(dict.fromkeys([*notes, *absent, *left_out(present, usable)])),
         provider_named(settings.provider).occupancy(settings),
         tuple(filter(None, chosen_from)),
+        _unsaved(experiment),
     )
 
 
@@ -380,10 +381,20 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
     name = experiment.strategy_name
     if not experiment.can_resume and name not in STAYING:
         yield (
-            f"the command has no checkpoints, and {name} pauses trials: each begins again at its "
-            f"first epoch, which this plan doesn't count; say checkpoints: {{folder: …}}, or take "
-            "--strategy asha-stopping"
+            f"the command resumes from no checkpoints, and {name} pauses trials: each begins again "
+            "at its first epoch, which this plan doesn't count; say checkpoints: {folder: …}, or "
+            "take --strategy asha-stopping"
         )
+
+
+def _unsaved(experiment: Experiment) -> str:
+    """Return that no model can be kept, and what to do; "" if one may be."""
+    if experiment.keeps_models:
+        return ""
+    return (
+        "the best model isn't kept: the script saves nothing we see; say checkpoints: {folder: …}, "
+        "the folder that it saves in"
+    )
 
 
 def shared_cores(problem: Problem) -> int | None:

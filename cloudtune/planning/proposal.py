@@ -77,7 +77,8 @@ class Proposal:
     - `trials`: how many are started, at most; None if only the limits end the run.
     - `chosen`: why it is this strategy, if none was named; `derived`: where the deadline comes
       from, if none was set.
-    - `short_of`: what one full training takes, if the limits don't allow it.
+    - `short_of`: what one full training takes, if the limits don't allow it; `unsaved`: that the
+      best model won't be kept, if that's known.
     - `notes`: about the instances and the profiles; `remarks`: about the plan.
     - `confidence`: the probability with which the limits should be kept; None if the plan keeps
       them on average.
@@ -111,6 +112,7 @@ class Proposal:
     derived: str = ""
     remarks: tuple[str, ...] = ()
     short_of: str = ""
+    unsaved: str = ""
 
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
         """Return which limits ("deadline", "budget") a plan doesn't keep often enough.
@@ -165,6 +167,7 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         derived=planned.derived,
         remarks=planned.remarks,
         short_of=_short_of(planned),
+        unsaved=planned.problem.unsaved,
     )
 
 
@@ -328,6 +331,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "chosen_from": proposal.chosen_from,
         "derived_deadline": proposal.derived,
         "short_of": proposal.short_of,
+        "unsaved": proposal.unsaved,
         "trials": proposal.trials,
         "epochs": (experiment.span.min, experiment.span.max),
         "progress": encode(experiment.scale),

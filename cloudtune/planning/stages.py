@@ -55,7 +55,8 @@ class Problem:
 
     `notes` say what a person should know of that, `occupancy` what others hold of it now;
     `chosen_from` says what the run chooses from, where the experiment leaves that open, and what
-    stands in the way of more. The experiment has the bounds of the fleet set.
+    stands in the way of more. `unsaved` says that the best model won't be kept; "" if it may be.
+    The experiment has the bounds of the fleet set.
     """
 
     experiment: Experiment
@@ -64,6 +65,7 @@ class Problem:
     notes: tuple[str, ...] = ()
     occupancy: str = ""
     chosen_from: tuple[str, ...] = ()
+    unsaved: str = ""
 
     @property
     def max_instances(self) -> int:

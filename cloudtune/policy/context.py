@@ -13,9 +13,9 @@ from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Switches
 class BuildContext:
     """The facts of a job from which strategies, allocators and fleet rules are built.
 
-    `trials` caps the trials that are started. Trials are first compared at `min_epochs` and train
-    to `max_epochs` at most. `switches` are HyperSched's. With `inherit` a clone may have another
-    network than its parent.
+    `trials` caps the trials that are started, `max_concurrent` those that train at once. Trials are
+    first compared at `min_epochs` and train to `max_epochs` at most. `switches` are HyperSched's.
+    With `inherit` a clone may have another network than its parent.
     """
 
     rentables: tuple[Rentable, ...]
@@ -26,6 +26,7 @@ class BuildContext:
     max_epochs: int
     eta: int = 3
     trials: int | None = None
+    max_concurrent: int | None = None
     seed: int = 0
     switches: Switches = AS_PUBLISHED
     inherit: bool = False

@@ -4,6 +4,7 @@ One table per kind: a new one is a line here. The names mean the same in experim
 command line and in comparisons on recorded curves.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,11 +74,33 @@ def _median(context: BuildContext, sampler: Sampler) -> Strategy:
 
 def _halving(context: BuildContext, sampler: Sampler) -> Strategy:
     """Return one bracket of `trials` trials, or small brackets one by one if it isn't set."""
-    smallest = context.eta ** (
-        len(rung_epochs(context.min_epochs, context.max_epochs, context.eta)) - 1
-    )
     repeat = context.trials is None
-    return Halving(sampler, trials=context.trials or smallest, repeat=repeat, **_rungs(context))
+    return Halving(sampler, trials=_bracket_trials(context), repeat=repeat, **_rungs(context))
+
+
+def _bracket_trials(context: BuildContext) -> int:
+    """Return the trials of a bracket: as many as are set, or as few as fill all rungs."""
+    rungs = rung_epochs(context.min_epochs, context.max_epochs, context.eta)
+    return context.trials or context.eta ** (len(rungs) - 1)
+
+
+def _trials_at_once(context: BuildContext, choice: "Choice") -> float:
+    """Return how many trials train at once on average, if there are GPUs for all.
+
+    Without a bound where idle GPUs make trials wider.
+    """
+    if choice.allocator != "same":
+        return math.inf
+    most = min(context.trials or math.inf, context.max_concurrent or math.inf)
+    if choice.strategy not in ONE_BRACKET:
+        return most
+    trials = _bracket_trials(context)
+    epochs = before = 0
+    for rung in rung_epochs(context.min_epochs, context.max_epochs, context.eta):
+        epochs += trials * (rung - before)
+        before = rung
+        trials = max(1, trials // context.eta)
+    return min(most, epochs / context.max_epochs)
 
 
 def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
@@ -173,6 +196,8 @@ FLEETS: dict[str, dict[str, bool]] = {
     "consolidating": {"returns_idle": True, "moves_together": True},
 }
 
+# Strategies that play one bracket at a time: GPUs are idle while its last trials train.
+ONE_BRACKET = frozenset({"halving", "sync-bohb", *PLANNED})
 # Strategies that never pause a trial.
 STAYING = frozenset({"random", "grid", "sequential", "median", "asha-stopping"})
 # The default search: its name, and its name before 0.3.
@@ -246,8 +271,8 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
     return asked or "tpe", MODEL_BASED[strategy]
 
 
-def fleet_rule(context: BuildContext, name: str) -> FleetRule:
-    """Return a fleet rule by its name, as in "constant", "naive:8".
+def fleet_rule(context: BuildContext, choice: Choice) -> FleetRule:
+    """Return the fleet rule of a choice by its name, as in "constant", "naive:8".
 
     With a number the fleet has at most as many instances of the offer that buys most. Without one
     it has what the budget pays for until the deadline.
@@ -255,9 +280,15 @@ def fleet_rule(context: BuildContext, name: str) -> FleetRule:
     Raises:
         UsageError: no such rule, or a size that isn't a whole number above 0.
     """
+    name = choice.fleet
     kind, _, size = name.partition(":")
     named("fleet", kind, FLEETS)
-    means = means_within(context.limits, context.max_instances, context.max_epochs)
+    means = means_within(
+        context.limits,
+        context.max_instances,
+        context.max_epochs,
+        _trials_at_once(context, choice),
+    )
     offers = Offers(context.rentables, means)
     if not size:
         spending = EvenSpending(offers, context.one_gpu)
@@ -329,11 +360,11 @@ def components(
         own = SeerAllocator(strategy)
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
         if choice.fleet != SEER:
-            return Components(strategy, widths, fleet_rule(context, choice.fleet))
+            return Components(strategy, widths, fleet_rule(context, choice))
         fleet = SpendingFleet(strategy, SEER, moves_together=True)
         return Components(strategy, widths, _back_to_spot(strategy.offers, fleet))
     allocator = ALLOCATORS[choice.allocator](context)
-    return Components(strategy, allocator, fleet_rule(context, choice.fleet))
+    return Components(strategy, allocator, fleet_rule(context, choice))
 
 
 def _planned_components(
@@ -353,7 +384,7 @@ def _planned_components(
     if choice.allocator != BY_PLAN:
         parts = replace(parts, allocator=ALLOCATORS[choice.allocator](context))
     if choice.fleet != BY_PLAN:
-        parts = replace(parts, fleet_rule=fleet_rule(context, choice.fleet))
+        parts = replace(parts, fleet_rule=fleet_rule(context, choice))
     return parts
 
 

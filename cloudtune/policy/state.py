@@ -195,8 +195,13 @@ class RunState:
 
     def on_average(self, rentable: Rentable) -> Rentable:
         factor = self.gpu_speeds.factor(gpu_of(rentable.offer))
-        slowed = replace(rentable, profile=rentable.profile.slowed(factor))
-        return self.delays.corrected(slowed)
+        starting = sum(self.setups) / max(1, self.gpu_speeds.epochs.total())
+        epoch = {
+            width: replace(seconds.scaled(factor), mean=seconds.mean * factor + starting)
+            for width, seconds in rentable.profile.epoch.items()
+        }
+        profile = replace(rentable.profile, epoch=epoch)
+        return self.delays.corrected(replace(rentable, profile=profile))
 
     def spread(self, offer: Offer, other: Offer) -> float:
         return self.gpu_speeds.spread(gpu_of(offer), gpu_of(other))

@@ -22,15 +22,20 @@ from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
+from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
-from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
+from cloudtune.infra.sent_files import IGNORE_FILE, link_folder, refuse_unsendable, sent_files
 from cloudtune.model.commands import StartTrial
+from cloudtune.model.events import EpochReport
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import Trial
 from cloudtune.running import runner
+from cloudtune.running.variables import own_values, take
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
+from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import sampler_of
+from cloudtune.train.programs.metric_files import is_wandb
 from cloudtune.train.storage import LOGS
 
 # Seconds for a script that works: it is tried, not trained.
@@ -64,13 +69,15 @@ class Tried:
     """A script that ran here for `seconds`; `reported`: to the end of an epoch.
 
     `epoch_seconds` is the time of its last epoch on one core; None if it wasn't timed. `reason` is
-    why it can't be tried here, though it may run on instances; "" if it was tried.
+    why it can't be tried here, though it may run on instances; "" if it was tried. `unsaved` says
+    that its first epoch had no checkpoint, and what to do; "" if it had one.
     """
 
     seconds: float = 0.0
     reported: bool = False
     epoch_seconds: float | None = None
     reason: str = ""
+    unsaved: str = ""
 
     def __str__(self) -> str:
         if self.reason:
@@ -89,8 +96,10 @@ def check_script(
     trains nothing. With `times`, an epoch on one core of this machine is timed.
 
     Raises:
-        UsageError: the script has an error.
+        UsageError: the script has an error, or a variable of its environment is missing.
     """
+    own_values(experiment)
+    check_files(experiment)
     setup = experiment.setup
     trains = experiment.trial.try_first
     if trains is None:
@@ -106,7 +115,28 @@ def check_script(
         to_stderr(f"note: {tried}; the run goes on")
     elif trains:
         to_stderr(str(tried))
+    if carried and tried.unsaved:  # the plan, which says so otherwise, is made by the head
+        to_stderr(f"note: {tried.unsaved}")
     return tried
+
+
+def check_files(experiment: Experiment) -> None:
+    """Check that what instances get of the script's folder can be sent; note what is left out.
+
+    Raises:
+        UsageError: a file can't be read, or they are too large; the message names one.
+    """
+    folder = experiment.train_folder
+    if not provider_named(experiment.cloud.provider).sends_files:
+        return
+    links: list[Path] = []
+    try:
+        refuse_unsendable(folder, leave_out=links.append)
+    except UsageError as error:
+        raise UsageError(f"{error}; nothing was launched") from None
+    for link in links:
+        name = link.relative_to(folder).as_posix()
+        to_stderr(f"note: not sent: {name}, a link to a folder that it is in")
 
 
 def try_script(
@@ -127,11 +157,13 @@ def try_script(
     Raises:
         UsageError: the script has an error; the message has its place and the end of its traceback.
     """
-    least = experiment.trial.gpus.min or 1
-    if least > 1 and trains:
-        return Tried(reason=f"a trial needs {least} GPUs")
-    if sys.platform != "linux":
-        return Tried(reason=f"workers run on Linux, and this is {sys.platform}")
+    if obstacle := _obstacle(experiment, trains=trains):
+        return Tried(reason=obstacle)
+    variables = take(experiment)
+    try:
+        values = variables.read()
+    except SecretError as unread:  # the role of instances may read it
+        return Tried(reason=str(unread))
     began = time.monotonic()
     trial = sampler_of(experiment).ask()
     assert trial is not None
@@ -140,15 +172,16 @@ def try_script(
         folder = Path(name).resolve()
         code = folder / "code" if trains else experiment.train_folder
         if trains:
-            _copy(experiment.train_folder, code)
-        begin = _begin(experiment, trial, folder, epochs)
+            code.mkdir()
+            _fill(code, experiment)
+        begin = _begin(experiment, trial, folder, epochs, variables)
         cores = 1 if times else os.cpu_count() or 1
-        end = _last_message(begin, python, code, cores=cores, ready=not trains)
+        end = _last_message(begin, python, code, values, cores=cores, ready=not trains)
         seconds = time.monotonic() - began
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
         if isinstance(end, messages.Epoch):
-            return Tried(seconds, reported=True, epoch_seconds=end.report.seconds or None)
+            return _trained(experiment, seconds, end.report)
         failure = cause([end])
         assert not isinstance(failure, messages.Done)
         if isinstance(failure, messages.Lost):
@@ -159,18 +192,55 @@ def try_script(
             return Tried(seconds, reason=error)
         path = _PATH.search(error)
         is_named = ".gitignore" in error  # by the command's own worker
-        if path and not is_named and (experiment.train_folder / path[1]).exists():
-            error += f"; it is there, but isn't sent: see .gitignore and {IGNORE_FILE}"
+        sends = provider_named(experiment.cloud.provider).sends_files
+        if sends and path and not is_named and (experiment.train_folder / path[1]).exists():
+            error += f"; it is there, but isn't sent: !{path[1]} in {IGNORE_FILE} sends it"
     advice = _advice(trial.config) if trains else ""
-    message = _message(error, trace, experiment.train_folder)
+    message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
-def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> messages.Begin:
+def _trained(experiment: Experiment, seconds: float, report: EpochReport) -> Tried:
+    """Return what a report says of a script that ran here for some seconds."""
+    return Tried(
+        seconds,
+        reported=True,
+        epoch_seconds=report.seconds or None,
+        unsaved="" if report.checkpoint is not None else _unsaved(experiment),
+    )
+
+
+def _unsaved(experiment: Experiment) -> str:
+    """Return that the first epoch had no checkpoint; "" if the plan says that there is none."""
+    if not experiment.keeps_models:
+        return ""
+    lost = "the best model may not be kept: with its first epoch the script"
+    if experiment.checkpoints.folder is not None:
+        return f"{lost} saved nothing in {experiment.checkpoints.folder}"
+    return (
+        f"{lost} reported no checkpoint; cloudtune.report(metrics, "
+        "checkpoint=cloudtune.Checkpoint.from_directory(folder)) reports one"
+    )
+
+
+def _obstacle(experiment: Experiment, *, trains: bool) -> str:
+    """Return why a script can't be tried on this machine, "" if it can."""
+    least = experiment.trial.gpus.min or 1
+    if least > 1 and trains:
+        return f"a trial needs {least} GPUs"
+    if sys.platform != "linux":
+        return f"workers run on Linux, and this is {sys.platform}"
+    return ""
+
+
+def _begin(
+    experiment: Experiment, trial: Trial, folder: Path, epochs: int, variables: Variables
+) -> messages.Begin:
     """Return the order to a worker to train a trial for some epochs, with its files in a folder."""
     slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
+    storage = str(folder / "storage")
     return messages.Begin(
-        training=runner.training_of(experiment, str(folder / "storage"), experiment.span.max),
+        training=runner.training_of(experiment, storage, experiment.span.max, variables=variables),
         slot=slot,
         command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=epochs),
         keep_from=0,
@@ -182,36 +252,54 @@ def _begin(experiment: Experiment, trial: Trial, folder: Path, epochs: int) -> m
     )
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.mkdir()
+def _fill(target: Path, experiment: Experiment) -> None:
+    """Fill a folder with what the script finds beside it where it trains."""
+    source = experiment.train_folder
+    if not provider_named(experiment.cloud.provider).sends_files:
+        link_folder(source, target, identity_of(experiment).files)
+        return
+    copy_sent_files(source, target)
+
+
+def copy_sent_files(source: Path, target: Path) -> None:
+    """Copy the files of a folder that instances get into another one; large ones are linked."""
     for path in sent_files(source):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.stat().st_size > _LINKED_BYTES:
-            copy.symlink_to(path.absolute())
+            copy.symlink_to(os.path.realpath(path))
         else:
             shutil.copy(path, copy)
 
 
 def _last_message(
-    begin: messages.Begin, python: str, code: Path, *, cores: int, ready: bool
+    begin: messages.Begin,
+    python: str,
+    code: Path,
+    variables: Mapping[str, str],
+    *,
+    cores: int,
+    ready: bool,
 ) -> messages.Body | None:
     """Return a worker's last epoch, its failure, or its latest epoch after a minute; or None.
 
+    `variables` are added to its environment.
     With `ready`, return its first message, which says that it is set up.
     """
     ours, its = socket.socketpair()
+    program = begin.training.program
+    reads_wandb = program is not None and is_wandb(program.file)
     with its, Path(begin.log).open("wb") as log:
         process = subprocess.Popen(
             [python, "-P", "-c", _WORKER, str(its.fileno())],
             cwd=code,
             env={
-                **os.environ,
+                **add_to(os.environ, variables),
                 "TMPDIR": str(Path(begin.log).parent),
                 "CUDA_VISIBLE_DEVICES": "",
                 "OMP_NUM_THREADS": str(cores),
                 "PYTHONDONTWRITEBYTECODE": "1",  # the folder may be the user's
-                "WANDB_MODE": "disabled",  # nothing worth keeping
+                "WANDB_MODE": "offline" if reads_wandb else "disabled",  # nothing worth keeping
             },
             pass_fds=[its.fileno()],
             start_new_session=True,
@@ -220,24 +308,11 @@ def _last_message(
             stderr=subprocess.STDOUT,
         )
     connection: Connection[object, messages.Body] = Connection(ours.detach())
-    give_up = time.monotonic() + SECONDS
-    latest: messages.Epoch | None = None
     try:
         connection.send(begin)
-        while connection.poll(max(0.0, give_up - time.monotonic())):
-            body = connection.recv()
-            if isinstance(body, messages.Epoch):
-                latest = body
-            elif latest is not None and isinstance(body, messages.Done):
-                return latest
-            elif ready or not isinstance(body, messages.Ready):
-                return body
-            if latest is not None and latest.report.epoch >= begin.command.until_epoch:
-                return latest
+        return _receive(connection, begin.command.until_epoch, ready=ready)
     except (EOFError, OSError):
         return messages.Lost(how_it_ended(process.wait()))
-    else:
-        return latest
     finally:
         with contextlib.suppress(OSError):
             connection.send(messages.Stop())
@@ -247,6 +322,25 @@ def _last_message(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         connection.close()
+
+
+def _receive(
+    connection: "Connection[object, messages.Body]", until_epoch: int, *, ready: bool
+) -> messages.Body | None:
+    """Return a worker's last message, as `_last_message` does."""
+    give_up = time.monotonic() + SECONDS
+    latest: messages.Epoch | None = None
+    while connection.poll(max(0.0, give_up - time.monotonic())):
+        body = connection.recv()
+        if isinstance(body, messages.Epoch):
+            latest = body
+        elif latest is not None and isinstance(body, messages.Done):
+            return latest
+        elif ready or not isinstance(body, messages.Ready):
+            return body
+        if latest is not None and latest.report.epoch >= until_epoch:
+            return latest
+    return latest
 
 
 def _as_users(text: str, code: Path, folder: Path) -> str:
@@ -273,7 +367,7 @@ def _reasons(
         yield not place.is_relative_to(experiment.train_folder.resolve())
 
 
-def _message(error: str, trace: str, code: Path) -> str:
+def script_error(error: str, trace: str, code: Path) -> str:
     """Return the place of a script's error, and the end of its traceback."""
     lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
     own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]

@@ -74,13 +74,16 @@ def prepare(
         measuring.keep_profile(timed)
         profiles = [timed]
     problem = problem_of(experiment, profiles)
-    if not is_assumed(problem):
-        return Prepared(problem)
-    if not plans_stages:
-        refuse_unlimited(experiment)
-        return Prepared(problem)
-    reporter.on_confirm(experiment, None)
-    return _measured(experiment, problem, began, reporter, pace=pace)
+    dollars = 0.0
+    if is_assumed(problem):
+        if plans_stages:
+            reporter.on_confirm(experiment, None)
+            problem, dollars = _measured(experiment, problem, began, reporter, pace=pace)
+        else:
+            refuse_unlimited(experiment)
+    if tried.unsaved:
+        problem = dataclasses.replace(problem, unsaved=tried.unsaved)
+    return Prepared(problem, dollars)
 
 
 def is_assumed(problem: Problem) -> bool:
@@ -107,8 +110,12 @@ def refuse_unlimited(experiment: Experiment) -> None:
 
 def _measured(
     experiment: Experiment, assumed: Problem, began: float, reporter: Reporter, *, pace: bool
-) -> Prepared:
-    """Measure a script within a part of the limits; return the problem by what was measured."""
+) -> tuple[Problem, float]:
+    """Measure a script within a part of the limits.
+
+    Returns:
+        The problem by what was measured, and the dollars that measuring cost.
+    """
     profiles: list[ScalingProfile] = []
     spent = 0.0
     reporter.on_measuring_start(experiment)
@@ -146,7 +153,7 @@ def _measured(
         reporter.on_measured(measured, measuring.keep_profile(measured.profile))
         refuse_interrupted(measured)
     reporter.on_measuring_end(experiment, spent)
-    return Prepared(problem_of(experiment, profiles), spent)
+    return problem_of(experiment, profiles), spent
 
 
 def _machines_to_measure(experiment: Experiment, assumed: Problem) -> list[InstanceType]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cloudtune.engine.ledger import Entry, entry_of, read_header
+from cloudtune.engine.ledger import Entry, entry_of, has_checksum, read_header
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.runner import outliving_reporters, patient
@@ -22,6 +22,7 @@ class LedgerTail:
         self._path = path
         self._offset = 0
         self._lines = 0
+        self._checked = False
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries since the last call.
@@ -38,8 +39,10 @@ class LedgerTail:
         lines = complete.decode(errors="replace").split("\n") if newline else []
         for line in lines:
             self._lines += 1
-            if self._lines > 1:  # the header
-                yield entry_of(line, self._path, self._lines)
+            if self._lines == 1:  # the header
+                self._checked = has_checksum(line)
+                continue
+            yield entry_of(line, self._path, self._lines, checked=self._checked)
 
 
 def follow_entries(

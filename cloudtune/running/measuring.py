@@ -26,6 +26,7 @@ from cloudtune.profiles.unmeasured import REFERENCE, prior_profile
 from cloudtune.running.outcomes import Measured
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
+from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import charges_of, rules_of, trials
@@ -102,6 +103,7 @@ def measure(
         enough_usd=enough_usd,
         parallel=parallel,
     )
+    variables = take(experiment)
     preflight(experiment, offers=(offer,))
     cloud = open_cloud(experiment, pace=False)
     folder = home.new_run(experiment.name + home.PROFILE_TAIL)
@@ -116,6 +118,7 @@ def measure(
         lease_end=began + lease,
         join_seconds=min(lease, FIRST_EPOCH_SECONDS),
         last_epoch=policy.last_epoch,
+        variables=variables,
     )
     with control.driving(folder, where_of(experiment)):
         header = {"measure": experiment.to_json()}

@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,7 +19,18 @@ from cloudtune.infra.heads.bundle import Order, packed
 from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
-from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, STATE, STOP, HeadStore, State, fetch
+from cloudtune.infra.heads.sealed import seal
+from cloudtune.infra.heads.store import (
+    BOOT,
+    ORDER,
+    PARCEL,
+    STATE,
+    STOP,
+    VARIABLES,
+    HeadStore,
+    State,
+    fetch,
+)
 from cloudtune.infra.node.boot import SCRIPT_SAYS, UPLOAD_SECONDS, telling_lines
 from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
@@ -32,6 +43,7 @@ from cloudtune.running.following import EventReports
 from cloudtune.running.heads import with_head
 from cloudtune.running.outcomes import HeadRun
 from cloudtune.running.reporter import Reporter
+from cloudtune.running.variables import own_values
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.train.storage import upload_address
@@ -112,6 +124,7 @@ def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[s
             f"{alive[0].id} is running {folder.name}: follow it with `cloudtune watch "
             f"{folder.name}`, or stop it with `cloudtune stop {folder.name}`"
         )
+    own_values(wanted)  # refuses to go on without them, before anything has changed
     now = time.time()
     store = HeadStore(before.storage)
     store.remove(STOP)
@@ -166,6 +179,7 @@ def _end(wanted: Experiment, began: float) -> float:
 def _launched(
     folder: Path, wanted: Experiment, remote: Remote, offer: HeadOffer, arguments: Sequence[str]
 ) -> HeadRun:
+    values = own_values(wanted)
     order = Order(
         run=folder.name,
         arguments=tuple(arguments),
@@ -181,6 +195,7 @@ def _launched(
     remote.keep(folder)  # before the call, after which there may be a head
 
     store.remove(BOOT)  # of the head before this one
+    key = _sealed_into(store, values)
     with control.interruptible() as interruption:  # an interrupt waits for the head's id
         head = launch.launch(
             _calls(remote),
@@ -189,12 +204,23 @@ def _launched(
             offer,
             lambda user_data: {"UserData": user_data},
             boot_log=upload_address(store.uri_of(BOOT), UPLOAD_SECONDS),
+            key=key,
             say=to_stderr,
         )
     run = HeadRun(folder, remote, head)
     if interruption.pending:
         raise _detached(run)
     return run
+
+
+def _sealed_into(store: HeadStore, values: Mapping[str, str]) -> str:
+    """Write values into a store for its head; return the key that opens them, "" for none."""
+    if not values:
+        store.remove(VARIABLES)
+        return ""
+    sealed, key = seal(values)
+    store.write(VARIABLES, sealed)
+    return key
 
 
 class Following:

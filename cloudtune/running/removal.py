@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cloudtune.engine.ledger import DAMAGED
@@ -12,7 +13,7 @@ from cloudtune.infra.heads.launch import Remote, head_of
 from cloudtune.infra.provider import calls_to, errors_at, provider_named
 from cloudtune.running import cleanup
 from cloudtune.runs import control, home
-from cloudtune.train.storage import delete, entries, filesystem, storage_errors
+from cloudtune.train.storage import delete, entries, filesystem, is_local, storage_errors
 
 # The ledger of a measurement.
 MEASURE = "measure.jsonl"
@@ -20,11 +21,15 @@ MEASURE = "measure.jsonl"
 
 @dataclass(frozen=True)
 class RemovedFolder:
-    """A folder to remove with a run: its number of files, and their bytes."""
+    """A folder to remove with a run: its number of files, and their bytes.
+
+    If the folder is a link, `stays` is what it points to, and only the link goes.
+    """
 
     place: str
     files: int
     size: int
+    stays: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Removable:
         _refuse_alive(self.folder)
         if self.stored is not None:
             clear(self.stored.place)
-        shutil.rmtree(self.folder)
+        _remove(self.folder)
 
 
 def removable(name: str) -> Removable:
@@ -65,8 +70,7 @@ def removable(name: str) -> Removable:
     folder = home.the_one(name, folders)
     _refuse_alive(folder)
     _refuse_billing(folder)
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    kept = RemovedFolder(str(folder), len(files), sum(path.lstat().st_size for path in files))
+    kept = _found_in(folder)
     uri = _storage_of(folder)
     return Removable(folder, kept, None if uri is None else _stored(uri))
 
@@ -74,17 +78,53 @@ def removable(name: str) -> Removable:
 def clear(uri: str, keep: str = "") -> None:
     """Delete a run's folder in a storage; with `keep`, all but the folder of that name.
 
+    Links on this machine are removed, and never followed.
+
     Raises:
         StorageError: the storage can't be reached, or refuses.
     """
     with storage_errors(uri), contextlib.suppress(FileNotFoundError):
         fs, root = filesystem(uri)
+        if is_local(fs):
+            _clear_here(Path(root), keep)
+            return
         infos = entries(fs, root)
         for info in infos:
             if info.base_name != keep:
                 delete(fs, info)
         if infos and not keep:
             fs.delete_dir(root)  # an object store's folder disappears with its last file
+
+
+def _clear_here(folder: Path, keep: str) -> None:
+    if not keep:
+        _remove(folder)
+    elif not folder.is_symlink():
+        for path in folder.iterdir():
+            if path.name != keep:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all in it; what links point to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _found_in(folder: Path) -> RemovedFolder:
+    """Return what is to be removed with a folder on this machine, where links count as files."""
+    if folder.is_symlink():
+        return RemovedFolder(str(folder), 0, 0, stays=str(folder.resolve()))
+    files = 0
+    size = 0
+    for top, folders, names in os.walk(folder):
+        links = [name for name in folders if Path(top, name).is_symlink()]
+        for name in (*names, *links):
+            files += 1
+            size += Path(top, name).lstat().st_size
+    return RemovedFolder(str(folder), files, size)
 
 
 def _refuse_alive(folder: Path) -> None:
@@ -145,6 +185,8 @@ def _stored(uri: str) -> RemovedFolder:
 
     with storage_errors(uri):
         fs, root = filesystem(uri)
+        if is_local(fs):
+            return replace(_found_in(Path(root)), place=uri)
         selector = pyarrow_fs.FileSelector(root, recursive=True, allow_not_found=True)
         infos = [info for info in fs.get_file_info(selector) if info.is_file]
     return RemovedFolder(uri, len(infos), sum(info.size for info in infos))

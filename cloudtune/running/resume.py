@@ -16,6 +16,7 @@ from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
 from cloudtune.running.reporter import Reporter
+from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
 from cloudtune.runs.job import Job, job_of_ledger
@@ -191,6 +192,7 @@ def resume_job(
         job = replace(job, limits=within or policy.limits)
         if not changed_script:
             refuse_changed_files(job.run, job.identity, job.experiment)
+        variables = take(job.experiment)
         dry_run.check_script(job.experiment)
         runner.preflight(job.experiment, offers=job.offers)
         if left.ended:
@@ -199,7 +201,7 @@ def resume_job(
         cloud = runner.open_cloud(
             job.experiment, pace=job.paced, profiles=job.profiles, adopt=adopt
         )
-        driver = runner.runner_of(job, folder, cloud)
+        driver = runner.runner_of(job, folder, cloud, variables)
         left.within = within
         left.more = more
         with runner.outliving_reporters(folder):

@@ -6,8 +6,8 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from cloudtune.infra.environments.build import Built
 from cloudtune.infra.environments.cache import is_there
 from cloudtune.infra.environments.delivery import Delivery
 from cloudtune.infra.node.messages import Training
+from cloudtune.infra.node.variables import Variables
 from cloudtune.infra.processes import write_atomically
 from cloudtune.infra.provider import (
     Calls,
@@ -48,8 +49,10 @@ from cloudtune.policy.base import Policy
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running.outcomes import Swept
 from cloudtune.running.reporter import Reporter
+from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
+from cloudtune.runs.identity import identity_of
 from cloudtune.runs.job import Job
 from cloudtune.script.command import words_of
 from cloudtune.strategies.offers import by_worth, means_within
@@ -212,6 +215,7 @@ class Runner:
     lease_end: float
     join_seconds: float
     last_epoch: int
+    variables: Variables = field(default_factory=Variables)
 
     @property
     def run(self) -> str:
@@ -301,6 +305,7 @@ class Runner:
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
             delivery=self._delivery(),
             boot_logs=f"{self._storage}/boot",
+            source_files=None if self._provider.sends_files else _source_files(self.experiment),
         )
         joined = self._provider.joined(self.folder, rental)
         return CloudWorld(
@@ -340,11 +345,23 @@ class Runner:
 
     def _training(self) -> Training:
         losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)
-        return training_of(self.experiment, self._storage, self.last_epoch, losses)
+        return training_of(
+            self.experiment, self._storage, self.last_epoch, losses, variables=self.variables
+        )
+
+
+def _source_files(experiment: Experiment) -> Collection[str]:
+    """Return the files whose later changes must not reach a run's trials, by their paths."""
+    return tuple(identity_of(experiment).files)
 
 
 def training_of(
-    experiment: Experiment, storage: str, last_epoch: int, losses_per_hour: float = 0.0
+    experiment: Experiment,
+    storage: str,
+    last_epoch: int,
+    losses_per_hour: float = 0.0,
+    *,
+    variables: Variables,
 ) -> Training:
     """Return the common settings of an experiment's sessions; `losses_per_hour`: of instances."""
     return Training(
@@ -361,6 +378,7 @@ def training_of(
         compared=experiment.trial.sync != "trusted",
         has_gpus=provider_named(experiment.cloud.provider).has_gpus,
         losses_per_hour=losses_per_hour,
+        variables=variables,
     )
 
 
@@ -417,6 +435,7 @@ class Ended:
 
 def run_job(job: Job, reporter: Reporter) -> Ended:
     """Carry out a job, from its first request to the confirmed end of its last instance."""
+    variables = take(job.experiment)
     job = launchable(job)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
@@ -424,7 +443,7 @@ def run_job(job: Job, reporter: Reporter) -> Ended:
         limits = bounded(job)
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
-        runner = runner_of(job, folder, cloud)
+        runner = runner_of(job, folder, cloud, variables)
         with outliving_reporters(folder):
             reporter.on_run_start(job, policy)
         swept = runner.go(policy, folder / home.LEDGER, job.to_json(), reporter.on_event)
@@ -441,8 +460,11 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
     return provider_named(settings.provider).zones(cloud)
 
 
-def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
-    """Return the runner of a job on a cloud, with its record in a folder."""
+def runner_of(job: Job, folder: Path, cloud: Cloud, variables: Variables) -> Runner:
+    """Return the runner of a job on a cloud, with its record in a folder.
+
+    `variables` are those of its trials.
+    """
     lives = longest(job.plan, job.limits)
     return Runner(
         folder=folder,
@@ -456,6 +478,7 @@ def runner_of(job: Job, folder: Path, cloud: Cloud) -> Runner:
             join_seconds(rentable.profile) for rentable in (*job.rentables, *job.standins)
         ),
         last_epoch=job.experiment.span.max,
+        variables=variables,
     )
 
 

@@ -25,6 +25,7 @@ from cloudtune.running.outcomes import HeadRun, Swept
 from cloudtune.running.regions import after, ranked
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import Further
+from cloudtune.running.variables import own_values
 from cloudtune.runs import home
 from cloudtune.runs.job import Job, job_of_ledger
 from cloudtune.runs.report import Report, load
@@ -81,6 +82,7 @@ def run_experiment(experiment: Experiment, settings: RunSettings, reporter: Repo
         CleanupError: instances may be left; the result has been reported.
         CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
+    own_values(experiment)
     first, *others = ranked(experiment, settings.profile, settings.options)
     offer = settings.head_for(first)
     if offer is None:
@@ -109,6 +111,7 @@ def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
     Raises:
         CloudtuneError: as `run_experiment`.
     """
+    own_values(job.experiment)
     offer = settings.head_for(job.experiment)
     if offer is None:
         reporter.on_local_start(job.experiment)
@@ -136,6 +139,7 @@ def resume_run(
     """
     ledger = folder / home.LEDGER
     job = job_of_ledger(ledger)
+    own_values(job.experiment)
     if here or not is_remote(folder):
         reporter.on_local_start(job.experiment)
         ended = flow.resume_here(folder, reporter, further, changed_script=changed_script)

@@ -20,6 +20,7 @@ from typing import IO
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
+from cloudtune.model.plain_text import clean
 
 CONTROLLER = "controller.json"
 LOCK = "controller.lock"
@@ -197,5 +198,5 @@ def _handlers(signals: Sequence[signal.Signals]) -> Iterator[tuple[signal.Signal
 
 def to_stderr(text: str) -> None:
     """Print a line to standard error at once."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{clean(text)}\n")
     sys.stderr.flush()

@@ -255,6 +255,7 @@ def context_of(
         max_epochs=experiment.span.max,
         eta=experiment.eta,
         trials=max_trials(experiment),
+        max_concurrent=experiment.strategy.max_concurrent,
         seed=experiment.seed,
         switches=switches_of(experiment),
         inherit=experiment.strategy.inherit,

@@ -38,6 +38,11 @@ def built_in(unit: str) -> dict[str, str]:
     }
 
 
+def is_pattern(text: str | None) -> bool:
+    """Whether the text of a placeholder is a pattern of names, as in {resume:checkpoint-*}."""
+    return text is not None and any(letter in text for letter in "*?[")
+
+
 def words_of(command: str) -> tuple[Word, ...]:
     """Return the words of a command.
 

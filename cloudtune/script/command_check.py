@@ -1,17 +1,17 @@
 """Checks whether a command can train, by its program and script, without running them."""
 
+import ast
 import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cloudtune.errors import ExperimentError, nearest
 from cloudtune.script.command import Word, words_of
 from cloudtune.script.functions import mentions, parse_file
-from cloudtune.script.options import options_in
 from cloudtune.script.printed_lines import EXAMPLE
 
 _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
@@ -65,8 +65,8 @@ def check_command(
     if script.suffix != ".py":
         return
     tree = parse_file(script)
-    for option in options_in(tree):
-        if option.makes_bool and (name := _filled(words_of(command), option.names, falses)):
+    for option in _bool_options(tree):
+        if name := _filled(words_of(command), option.names, falses):
             raise ExperimentError(
                 f"{script}:{option.line}: {option.flag} has type=bool, and argparse makes True of "
                 f'every text, "False" too, so {{{name}}} would change nothing; in the script write '
@@ -79,6 +79,28 @@ def check_command(
             "cloudtune.report({…}) once an epoch, or say where its numbers are: "
             f"reports: {{file: metrics.jsonl}} or {{printed: '{EXAMPLE}'}}"
         )
+
+
+class _BoolOption(NamedTuple):
+    names: tuple[str, ...]
+    line: int
+
+    @property
+    def flag(self) -> str:
+        """The long name, or else the first."""
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+
+def _bool_options(tree: ast.Module) -> Iterator[_BoolOption]:
+    """Yield the options of argparse with type=bool."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "add_argument":
+            continue
+        types = [ast.unparse(word.value) for word in node.keywords if word.arg == "type"]
+        words = [it.value for it in node.args if isinstance(it, ast.Constant)]
+        names = [word for word in words if isinstance(word, str) and word.startswith("-")]
+        if types == ["bool"] and names:
+            yield _BoolOption(tuple(names), node.lineno)
 
 
 def _filled(words: Sequence[Word], option: Collection[str], parameters: Collection[str]) -> str:

@@ -231,7 +231,10 @@ class View(Protocol):
         """Return the epochs that this run has trained on an offer's GPU model."""
 
     def on_average(self, rentable: Rentable) -> Rentable:
-        """Return a rentable with the epochs expected of an average trial on its GPU model."""
+        """Return a rentable with the epochs expected of an average trial on its GPU model.
+
+        They include each epoch's share of the set-up of sessions, as long on every GPU.
+        """
 
     def spread(self, offer: Offer, other: Offer) -> float:
         """Return how far the ratio of two such expectations may be off.

@@ -57,9 +57,8 @@ class Offers:
         offer = self.race.decide(view, self.chosen.offer, ranked, means)
         self.chosen = self.rentable(offer)
         # The chosen one comes first: others don't take over only because some of them are held.
-        others = [each.offer for each in ranked if each.offer != offer]
-        others.sort(key=self.race.is_left)
-        self._rank([self.chosen, *map(self.rentable, others)], corrected)
+        others = [self.rentable(each.offer) for each in ranked if each.offer != offer]
+        self._rank([self.chosen, *others], corrected)
 
     def _available(self, view: View, instances: int) -> Rentable:
         now = self.chosen.offer

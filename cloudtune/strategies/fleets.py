@@ -16,6 +16,10 @@ from cloudtune.strategies.offers import ROUND, Purchase, paid_for
 
 # Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0
+# The share of a run's time after which a fleet may grow again, by what was left over.
+GROWTH = 0.05
+# A further instance boots in at most this share of the time that is left.
+LATE_BOOT = 0.2
 # More GPUs than any fleet has.
 _MANY = 1e9
 
@@ -111,7 +115,8 @@ class EvenSpending:
     """Spends what the limits leave evenly until the deadline.
 
     The number of instances is chosen when the run begins, and again for another offer or once the
-    fleet is no longer held back.
+    fleet is no longer held back. From time to time more are rented for what was left over: a
+    fleet is of whole instances, and those on spot may have been away.
     """
 
     def __init__(self, offers: Offers, width: Width) -> None:
@@ -119,6 +124,7 @@ class EvenSpending:
         self._width = width
         self._planned_for: tuple[Offer, bool] | None = None
         self._bought = Purchase(0)
+        self._planned_at = 0.0
 
     def instances(self, view: View) -> int:
         return self._plan(view).instances
@@ -135,8 +141,21 @@ class EvenSpending:
         planned = rentable.offer, self.offers.race.small
         if self._planned_for != planned:
             self._planned_for = planned
+            self._planned_at = view.now
             self._bought = self._buy(view, rentable)
+        elif self._may_grow(view, rentable.offer):
+            self._planned_at = view.now
+            more = self._buy(view, rentable)
+            if more.instances > self._bought.instances:
+                self._bought = more
         return self._bought
+
+    def _may_grow(self, view: View, offer: Offer) -> bool:
+        """Whether to look for money that was left over, and an instance could still train."""
+        ends_at = view.now + view.seconds_left
+        due = view.now - self._planned_at >= GROWTH * ends_at
+        delay = view.delay(offer, "launch") + view.delay(offer, "boot")
+        return due and not math.isinf(ends_at) and delay < LATE_BOOT * view.seconds_left
 
     @staticmethod
     def _buy(view: View, rentable: Rentable) -> Purchase:
@@ -284,12 +303,11 @@ class SpendingFleet(Unplanned):
         for rentable in self.offers.by_price:
             offer = rentable.offer
             fits = offer.gpus >= width and width in view.profiled(offer).profile.epoch
-            fits = fits and not self.offers.race.is_left(offer)
             if not fits or view.avoided(offer) or offer.usd_per_second == 0:
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
             more = min(paid, _instances(offer, gpus))
-            more = min(more, self._room(view, offer, fleet))
+            more = more and min(more, self._room(view, offer, fleet))
             if more > 0:
                 fleet[offer] += more
                 rate -= more * offer.usd_per_second

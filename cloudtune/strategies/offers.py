@@ -29,11 +29,16 @@ class Purchase:
     unspent: float = 0.0
 
 
-def means_within(limits: Limits, instances: float = math.inf, last_epoch: int = 1) -> "Means":
+def means_within(
+    limits: Limits,
+    instances: float = math.inf,
+    last_epoch: int = 1,
+    trials_at_once: float = math.inf,
+) -> "Means":
     """Return the means of a run that has not begun, of at most so many instances at once."""
     seconds = math.inf if limits.deadline is None else limits.deadline
     dollars = math.inf if limits.budget is None else limits.budget
-    return Means(seconds, dollars, instances, last_epoch)
+    return Means(seconds, dollars, instances, last_epoch, trials_at_once)
 
 
 def paid_for(dollars: float, price: float, seconds: float, most: int) -> Purchase:
@@ -55,13 +60,14 @@ def paid_for(dollars: float, price: float, seconds: float, most: int) -> Purchas
 class Means:
     """What a run may still use: seconds, dollars and instances at once; inf is no limit.
 
-    Trials train to `last_epoch` at most.
+    Trials train to `last_epoch` at most, `trials_at_once` of them on average: other GPUs are idle.
     """
 
     seconds: float
     dollars: float
     instances: float = math.inf
     last_epoch: int = 1
+    trials_at_once: float = math.inf
 
     def buy(self, rentable: Rentable) -> "Bought":
         """Return what these means buy on one offer.
@@ -81,8 +87,10 @@ class Means:
         trained = span / max(rentable.epoch_instance_seconds, 1e-9)
         fastest = min(rentable.epoch_seconds(width) for width in profile.widths)
         reached = min(1.0, span / max(self.last_epoch * fastest, 1e-9))
+        rooms = max(1.0, count * rentable.gpus / max(1.0, rentable.cheapest_width))
+        busy = min(1.0, self.trials_at_once / rooms)
         spent = count * rentable.offer.charge(billed) if price > 0 else 0.0
-        return Bought(count, count * trained * reached, spent)
+        return Bought(count, count * trained * reached * busy, spent)
 
     def less(self, bought: "Bought") -> "Means":
         """Return what a purchase leaves."""

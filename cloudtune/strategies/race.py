@@ -9,8 +9,8 @@ the run may save is more than the scout costs,
 where r is the expected dollars of an epoch there over those here, s the spread of that ratio, and Z
 a standard normal: the value of an option (Black, 1976). Once a scout has trained enough epochs the
 fleet moves to its GPU model, if what is left of the limits then buys more with the boots of a new
-fleet; otherwise the scout goes. A GPU model that was left is never rented again, unless all others
-are refused: so a fleet can't go back and forth.
+fleet; otherwise the scout goes. The fleet moves twice at most, so it can't go back and forth: to a
+GPU model that was left it returns only where the chosen one is refused, and then stays.
 
 As long as nobody knows whether the script trains at all, and while scouts are out, the fleet is one
 instance, if a second boot is short against the time that there is: a script that fails at once must
@@ -42,7 +42,10 @@ ENOUGH = 2
 SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
 MOVES = 2
-SURE = 1.0
+# It moves where that saves this share though the ratio is off by as many deviations. Where types
+# are close, the other one's spot pool may be the emptier one.
+MARGIN = 0.05
+SURE = 1.5
 # The share of the time within which a fleet that is held back must be requested: for a first
 # epoch, and for scouts if money bounds the fleet, which then is as much larger later on.
 SECOND_BOOT = 0.05
@@ -67,8 +70,9 @@ def expected_saving(ratio: float, spread: float) -> float:
 class Race:
     """The GPU models of a run: which is tried beside the chosen one, and which were left.
 
-    `scouts` are the offers of which one instance joins, `left` the GPU models that aren't rented
-    any more. `small` says that the fleet is one instance for now, `moves` how often it has moved.
+    `scouts` are the offers of which one instance joins, `left` the GPU models that were given up,
+    with the run second. `small` says that the fleet is one instance for now, `moves` how often it
+    has moved.
     """
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
@@ -78,7 +82,7 @@ class Race:
         self._assumed = profile.provenance.origin == ASSUMED and not profile.seen
         self.small = self.on and self._assumed
         self.scouts: tuple[Offer, ...] = ()
-        self.left: set[str] = set()
+        self.left: dict[str, float] = {}
         self.moves = 0
         self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
@@ -91,12 +95,12 @@ class Race:
         """Whether to decide again: epochs have doubled, or a scout didn't come or took too long."""
         if not self.on:
             return False
-        self.left.discard(_gpu(chosen))
+        self.left.pop(_gpu(chosen), None)
         lost = [scout for scout in self.scouts if view.avoided(scout)]
         if self.scouts and self._spent(view, self.scouts) > SCOUTING * _budget(view):
             lost = [*self.scouts]
         for scout in lost:
-            self._leave(scout)
+            self._leave(view, scout)
         return bool(lost) or self._news != view.news
 
     def decide(self, view: View, chosen: Offer, ranked: Sequence[Rentable], means: Means) -> Offer:
@@ -108,14 +112,14 @@ class Race:
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
         if best is not None and self._pays(view, here, best, means):
-            self._leave(here.offer)
+            self._leave(view, here.offer)
             here = best
             self.moves += 1
-        self.left.discard(_gpu(here.offer))
+        self.left.pop(_gpu(here.offer), None)
         self.scouts = tuple(o for o in self.scouts if _gpu(o) != _gpu(here.offer))
         for scout in self.scouts:
             if not self._stays(view, here, scout, ranked, means):
-                self._leave(scout)
+                self._leave(view, scout)
         more = self._worth_sending(view, here, ranked, means)
         # If money bounds the fleet, it is as much larger after a wait.
         bounded = means.buy(here).instances < min(here.most, means.instances)
@@ -125,9 +129,9 @@ class Race:
             self.scouts += more
         return here.offer
 
-    def _leave(self, offer: Offer) -> None:
-        """Rent no more instances of a GPU model, and return those that there are."""
-        self.left.add(_gpu(offer))
+    def _leave(self, view: View, offer: Offer) -> None:
+        """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
+        self.left[_gpu(offer)] = view.now
         self.scouts = tuple(scout for scout in self.scouts if _gpu(scout) != _gpu(offer))
 
     def follow(self, view: View, chosen: Offer) -> None:
@@ -165,7 +169,7 @@ class Race:
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
         ratio = _cost_ratio(here if self.small else _booted(here), there, means)
-        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1
+        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1 - MARGIN
 
     def _stays(
         self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means

@@ -21,9 +21,9 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from cloudtune.errors import UsageError
@@ -79,13 +79,17 @@ class Manifest:
                     f"{where} has version {version}; this cloudtune reads {VERSION}"
                 )
             document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
-            _refuse_outside([document["folder"], *document["files"]])
             document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
             document["trained"] = Trained(**document.get("trained", {}))
-            return cls(**document)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            manifest = cls(**document)
+            _refuse_malformed(manifest)
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError),
+            *(ArithmeticError, RecursionError),
+        ) as error:
             message = f"{where} isn't a checkpoint's manifest: {error}"
             raise storage.CheckpointError(message) from error
+        return manifest
 
 
 @dataclass(frozen=True)
@@ -492,9 +496,49 @@ def load(path: str, to_directory: Path) -> Manifest:
     return manifest
 
 
-def _refuse_outside(names: Iterable[str]) -> None:
-    for name in filter(leads_out, names):
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+# Of a name on most file systems; and of a path, half of what Linux takes with the storage's.
+_LONGEST_NAME: Final = 255
+_LONGEST_PATH: Final = 2048
+
+
+def _refuse_malformed(manifest: Manifest) -> None:
+    """Refuse what no save writes: values of other types, and names that lead elsewhere.
+
+    Raises:
+        ValueError: it has some.
+    """
+    for name in (manifest.folder, *manifest.files):
+        _refuse_name(name)
+    if "/" in manifest.folder:
+        raise ValueError(f"its folder {manifest.folder!r} is not in the checkpoint's own")
+    for name, file in manifest.files.items():
+        above = {str(folder) for folder in PurePosixPath(name).parents}
+        if above & manifest.files.keys():
+            raise ValueError(f"it names {name!r} in what is a file")
+        if not _is_count(file.size) or not _SHA256.fullmatch(str(file.sha256)):
+            raise ValueError(f"the size or the SHA-256 of {name!r} is none")
+    if not isinstance(manifest.trial, str) or not _is_count(manifest.epoch):
+        raise ValueError("its trial or its epoch is none")
+    trained = manifest.trained
+    for number in (manifest.saved_at, trained.gpus, trained.batch_size):
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{number!r} is no finite number")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _refuse_name(name: str) -> None:
+    if leads_out(name):
         raise ValueError(f"it names {name!r}, which leads out of its folder")
+    too_long = len(name.encode()) > _LONGEST_PATH
+    parts = name.split("/")
+    if too_long or any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        raise ValueError(f"it names a file by {len(name)} letters")
+    if "\0" in name or "" in parts or "." in parts:
+        raise ValueError(f"it names {name!r}, which is no file's name")
 
 
 def leads_out(name: str) -> bool:

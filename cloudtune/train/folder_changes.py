@@ -3,6 +3,10 @@
 import contextlib
 import stat
 from pathlib import Path
+from typing import TypeAlias
+
+# Time of the last change, size and inode of each file, by its path.
+State: TypeAlias = dict[str, tuple[int, int, int]]
 
 
 class Changes:
@@ -10,10 +14,11 @@ class Changes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen = self._state()
+        self._seen = self.state()
 
-    def _state(self) -> dict[str, tuple[int, int, int]]:
-        state = {}
+    def state(self) -> State:
+        """Return the present state of the folder's files."""
+        state: State = {}
         for path in self.path.rglob("*"):
             with contextlib.suppress(OSError):  # it has just been deleted
                 it = path.stat()
@@ -23,11 +28,22 @@ class Changes:
 
     def since(self) -> list[Path]:
         """Return the files that are new or changed since the last call of `news`."""
-        before = self._seen
-        return [Path(name) for name, it in self._state().items() if before.get(name) != it]
+        return self.between(self._seen, self.state())
+
+    @staticmethod
+    def between(before: State, after: State) -> list[Path]:
+        """Return the files that are new or changed in the second of two states."""
+        return [Path(name) for name, it in after.items() if before.get(name) != it]
+
+    def take(self, state: State) -> list[Path]:
+        """Return the files that are new or changed in a state since the last call of `news`.
+
+        What has changed since that state counts for the next call.
+        """
+        changed = self.between(self._seen, state)
+        self._seen = state
+        return changed
 
     def news(self) -> list[Path]:
         """Return the files that are new or changed since the last call."""
-        changed = self.since()
-        self._seen = self._state()
-        return changed
+        return self.take(self.state())

@@ -1,7 +1,7 @@
 """The Ray cluster of a run, its own or an existing one: its nodes, and requests for more."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,9 @@ class Rental:
     `join_seconds` to boot and be renewed, but not past the `deadline` (Unix time) of the run.
     `request` goes unchanged into each request (image, subnet, …), except that `subnets` may have
     the subnet of the launch's zone; `tags` are added to our own. Instances upload their boot output
-    into the folder `boot_logs` (a URI), if that is in S3.
+    into the folder `boot_logs` (a URI), if that is in S3. Instances that are this machine train in
+    a folder of links to the user's own, with copies of its `source_files`; others, for which that
+    is None, get a copy of what is sent.
     """
 
     run: str
@@ -48,6 +50,7 @@ class Rental:
     subnets: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=Delivery)
     boot_logs: str = ""
+    source_files: Collection[str] | None = None
 
     def boot_log(self, intent: str) -> str:
         """Return the URI of the boot output of an intent's instance."""

@@ -11,13 +11,13 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import psutil
@@ -44,7 +44,7 @@ from cloudtune.infra.processes import (
     write_atomically,
 )
 from cloudtune.infra.provider import merge_requests, provider_named
-from cloudtune.infra.sent_files import excludes
+from cloudtune.infra.sent_files import link_folder, link_sent_files
 from cloudtune.model.commands import Launch
 from cloudtune.model.serialization import decode, encode
 from cloudtune.train.storage import StorageError, upload_address
@@ -131,7 +131,7 @@ class RayHead:
         self._recall()
         self._port = self._port or free_port(address)
         # Ray's sockets need short paths, so its folder can't be inside ours.
-        self.temp = self._recall_process() or Path(mkdtemp(prefix=_TEMP))
+        self.temp = self._recall_process() or Path(tempfile.mkdtemp(prefix=_TEMP))
 
     def _recall(self) -> None:
         """Take over the address and the intents of the previous head."""
@@ -198,15 +198,34 @@ class RayHead:
         """Start the head, and join its cluster as a driver that provides this folder."""
         ray_access.join_as_driver(self._ip, self.token)
         self.start()
-        ray.init(
-            address=self.address,
-            namespace=self.rental.run,
-            # On top of what .gitignore leaves out.
-            runtime_env={"working_dir": str(directory), "excludes": excludes(directory)},
-            log_to_driver=False,
-            logging_level="ERROR",
-            configure_logging=False,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            sent = {}
+            if self.rental.source_files is not None:
+                self._link(directory, self.rental.source_files)
+            else:
+                link_sent_files(directory, Path(folder))
+                sent["working_dir"] = folder
+            ray.init(
+                address=self.address,
+                namespace=self.rental.run,
+                runtime_env=sent,
+                log_to_driver=False,
+                logging_level="ERROR",
+                configure_logging=False,
+            )
+
+    def _link(self, directory: Path, source_files: Collection[str]) -> None:
+        """Make the folder in which trials on this machine train, unless it is there."""
+        if not self._code.exists():  # of a controller whose trials may still train
+            with tempfile.TemporaryDirectory(dir=self.temp) as folder:
+                made = Path(folder) / self._code.name
+                made.mkdir()
+                link_folder(directory, made, source_files)
+                made.rename(self._code)
+
+    @property
+    def _code(self) -> Path:
+        return self.temp / "code"
 
     @cached_property
     def _client(self) -> Any:
@@ -239,6 +258,8 @@ class RayHead:
         if existing:
             return actor_named(name, run)
         place = NodeAffinitySchedulingStrategy(node.node, soft=False)
+        if self.rental.source_files is not None:
+            training = replace(training, folder=str(self._code))
         options = {"name": name, "namespace": run, "get_if_exists": True}
         return _Agent.options(**options, scheduling_strategy=place).remote(
             node.instance, run, node.gpus, training
@@ -256,7 +277,7 @@ class RayHead:
         self._write_config()
         log = self.folder / "head.log"
         inherited = {
-            name: text for name, text in os.environ.items() if name not in ray_access.PATIENCE
+            name: text for name, text in os.environ.items() if name not in ray_access.FOR_DRIVERS
         }
         environment = {
             **inherited,

@@ -45,7 +45,7 @@ from cloudtune.infra.processes import birth, write_atomically
 from cloudtune.infra.refcount import in_use
 
 STATE_FILE = "emulator.json"
-_SERVICES = {"ec2", "iam", "s3", "servicequotas", "ssm", "sts"}
+_SERVICES = {"ec2", "iam", "s3", "secretsmanager", "servicequotas", "ssm", "sts"}
 TICK_S = 0.05
 KEPT_FOLDERS = 20
 _ABOUT_INSTANCES = frozenset(

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloudtune.errors import UsageError
-from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
+from cloudtune.infra.sent_files import refuse_unsendable, sent_files
 
 MOST_BYTES = 200 * 2**20
 _HERE = "here"
@@ -39,19 +38,13 @@ def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
     """Return an archive of the folder `code`, `files` at their paths, and `home`'s earlier runs.
 
     Raises:
-        UsageError: it is too large to send.
+        UsageError: it is too large to send, or can't be read.
     """
+    refuse_unsendable(code, MOST_BYTES)
     buffer = io.BytesIO()
-    total = 0
-    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
+    # Links stand for what they point to: the head has no other files.
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1, dereference=True) as tar:
         for path in sent_files(code):
-            total += path.stat().st_size
-            if total > MOST_BYTES:
-                raise UsageError(
-                    f"{code} holds more than {MOST_BYTES >> 20} MiB, which all would be sent to "
-                    f"the head; name data and checkpoints in {IGNORE_FILE} or .gitignore, and keep "
-                    "them in storage, or your own bucket"
-                )
             tar.add(path, f"{_HERE}{path}", recursive=False)
         for path, data in files.items():
             info = tarfile.TarInfo(f"{_HERE}{path}")

@@ -12,14 +12,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.heads.bundle import Order, unpack
-from cloudtune.infra.heads.store import FOLDER, ORDER, PARCEL, STOP, HeadStore, Mirror, State, fetch
+from cloudtune.infra.heads.sealed import KEY_VARIABLE, unseal
+from cloudtune.infra.heads.store import (
+    FOLDER,
+    ORDER,
+    PARCEL,
+    STOP,
+    VARIABLES,
+    HeadStore,
+    Mirror,
+    State,
+    fetch,
+)
 from cloudtune.infra.node.boot import metadata, say
 from cloudtune.infra.node.lease import LEASE_MINUTES, RENEW_SECONDS, Lease
 from cloudtune.model.serialization import decode
@@ -35,10 +46,22 @@ _LAST_TRIES = 20
 
 
 class Carrier:
-    """Carries out an order: its process, its lease, and its record in `store`."""
+    """Carries out an order: its process, its lease, and its record in `store`.
 
-    def __init__(self, order: Order, store: HeadStore, instance: str, home: Path = HOME) -> None:
+    `variables` are the values for trials that its user's machine has sent.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        store: HeadStore,
+        instance: str,
+        home: Path = HOME,
+        *,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._order = order
+        self._variables = {} if variables is None else variables
         self._store = store
         self._instance = instance
         self._home = home
@@ -86,6 +109,7 @@ class Carrier:
                 "CLOUDTUNE_HOME": str(self._home),
                 "CLOUDTUNE_RUN": order.run,  # `runs.home` knows these
                 "CLOUDTUNE_BEGAN": repr(order.began),
+                "CLOUDTUNE_VARIABLES": json.dumps(dict(self._variables)),
             },
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -132,9 +156,10 @@ def main() -> int:
             return 1
         unpack(parcel, HOME)
         order = decode(Order, json.loads(asked))
+        variables = _opened(store)
         fetch(store, HOME / "runs" / order.run, "run/")  # from an earlier head
         say(f"cloudtune-head: carries {order.run}")
-        carrier = Carrier(order, store, instance)
+        carrier = Carrier(order, store, instance, variables=variables)
         lease = None if shutdown is None else Lease(options.until, shutdown)
         code = carrier.carry(lambda: lease and lease.renew(unix_time() + 60 * LEASE_MINUTES))
         say(f"cloudtune-head: ended with {code}; its record is in {options.at}/{FOLDER}")
@@ -142,6 +167,17 @@ def main() -> int:
         say(f"cloudtune-head: {error}")
         return 1
     return code
+
+
+def _opened(store: HeadStore) -> dict[str, str]:
+    """Return the variables that this head was sent, and remove them from the storage."""
+    key = os.environ.pop(KEY_VARIABLE, "")
+    sealed = store.read(VARIABLES)
+    if not key or sealed is None:
+        return {}
+    values = unseal(sealed, key)
+    store.remove(VARIABLES)
+    return values
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.environments.bootstrap import Foundation
 from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.heads.sealed import KEY_VARIABLE
 from cloudtune.infra.node.boot import uploading
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.processes import write_atomically
@@ -86,13 +87,15 @@ def run_of(tag: str) -> str | None:
     return tag.removesuffix(_TAIL) if tag.endswith(_TAIL) else None
 
 
-def user_data(remote: Remote, boot_log: str = "") -> str:
+def user_data(remote: Remote, boot_log: str = "", key: str = "") -> str:
     """Return the script that a head runs at boot; it first sets the lease, as on every instance.
 
-    Its output goes to the console, and to the address `boot_log` if there is one.
+    Its output goes to the console, and to the address `boot_log` if there is one. `key` opens the
+    variables that the head was sent, if any.
     """
     lease = first_lease(remote.asked_at, remote.until)
     laid = remote.foundation
+    exported = f"export {KEY_VARIABLE}={key}\n" if key else ""
     python = Delivery() if laid is None else decode(Foundation, laid)
     return (
         "#!/bin/bash\n"
@@ -100,6 +103,7 @@ def user_data(remote: Remote, boot_log: str = "") -> str:
         "export HOME=/root\n"
         f"{uploading(boot_log)}"
         f"{python.lines()}"
+        f"{exported}"
         f"\"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
         f"--until {remote.until:.0f}\n"
         'end "it ended with $?"\n'
@@ -114,13 +118,15 @@ def launch(
     request: Callable[[str], Mapping[str, object]],
     *,
     boot_log: str = "",
+    key: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Launch a run's head, and return its id; for the same attempt again, the same one.
 
     `request(user data)` returns the launch's request on top of `offer.request`; `boot_log` is an
     address to which the head may upload its boot output. `remote` must have been saved before, so
-    that a repeated call is identical. `say` reports if the type isn't the offer's.
+    that a repeated call is identical. `key` opens the variables that the head was sent, if any.
+    `say` reports if the type isn't the offer's.
 
     Raises:
         CloudtuneError: the cloud refused, and nothing was launched; or it gave no answer, and the
@@ -135,7 +141,7 @@ def launch(
         PRICE_TAG: f"{offer.usd_per_hour:g}",
         "Name": f"cloudtune {run}",
     }
-    wanted = {**offer.request, **request(user_data(remote, boot_log))}
+    wanted = {**offer.request, **request(user_data(remote, boot_log, key))}
     instance_type = offer.instance_type
     left = _TRIES
     while True:

@@ -3,6 +3,7 @@
     STORAGE/RUN/head/parcel.tar.gz   the head's bundle: the script's folder, profiles, files
     STORAGE/RUN/head/boot.log        its boot output
     STORAGE/RUN/head/order.json      its order
+    STORAGE/RUN/head/variables       variables of its trials, sealed; gone once it has read them
     STORAGE/RUN/head/remote.json     where it is, and until when
     STORAGE/RUN/head/record/…        its record of the run, copied as it changes
     STORAGE/RUN/head/record/…@0…     a piece of a growing file, from that byte on
@@ -31,6 +32,7 @@ ORDER = "order.json"
 BOOT = "boot.log"
 STATE = "state.json"
 STOP = "stop"
+VARIABLES = "variables"
 RECORD = "record"
 # Length of a piece of a growing file: 12 hours of a run can make a ledger of 25 MB, which neither
 # its head nor a watcher should copy every two seconds.

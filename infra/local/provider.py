@@ -24,6 +24,7 @@ class ThisMachine(OnThisMachine):
     name = "local"
     folder = "local"
     paced = False
+    sends_files = False
     has_gpus = False  # its instance type is made from those that it has
 
     def instance_types(self, settings: Settings) -> list[InstanceType]:

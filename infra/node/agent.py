@@ -29,6 +29,7 @@ from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.infra.node.lease import Ends, Lease
 from cloudtune.infra.node.process_group import environment
+from cloudtune.infra.node.variables import SecretError, add_to
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
 
 if TYPE_CHECKING:
@@ -149,9 +150,26 @@ class Agent:
         self._leased_until = math.inf  # the machine keeps the first lease by itself
         self._closing = threading.Event()
         logs.mkdir(parents=True, exist_ok=True)
+        # The user's variables, which the user's module may read as it is imported.
+        self._variables = self._read_variables()
         seen = self._environment((0,), 1.0)  # one GPU, if any, like its forks
-        self._forks = Forks(training.module, seen, logs / "zygote.log", self._note_exit)
+        folder = training.folder
+        # As Ray has it for a folder that it has copied.
+        found = {**os.environ} if not folder else add_to(os.environ, {"PYTHONPATH": folder})
+        environment = {**add_to(found, self._variables), **seen}
+        self._forks = Forks(
+            training.module, environment, logs / "zygote.log", self._note_exit, folder or None
+        )
         threading.Thread(target=self._tick, name="tick", daemon=True).start()
+
+    def _read_variables(self) -> dict[str, str]:
+        """Return the variables of the trials; if a secret can't be read, all trials here fail."""
+        self._refusal = ""
+        try:
+            return self._training.variables.read()
+        except SecretError as error:
+            self._refusal = str(error)
+            return {}
 
     def hello(self) -> dict[str, str | int]:
         """Return the state of this agent: its pid, the zygote's pid and its state.
@@ -317,6 +335,7 @@ class Agent:
                 asked_at=time.time(),
                 environment=environment(slot, len(part.slots), local.rendezvous),
                 gpu=number,
+                refusal=self._refusal,
             )
             self._send(worker, begin)
             if listens and local.socket is not None:
@@ -326,7 +345,8 @@ class Agent:
 
     def _environment(self, gpus: tuple[int, ...], share: float) -> dict[str, str]:
         """Return the environment of a worker with that share of GPUs, for before CUDA starts."""
-        own = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": f"{self._gpus.threads(share)}"}
+        threads = self._variables.get("OMP_NUM_THREADS") or f"{self._gpus.threads(share)}"
+        own = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": threads}
         return {**self._gpus.environment(gpus, share), **own}
 
     def _fork(self, gpu: int, environment: dict[str, str], *, warm: bool) -> _Worker:
@@ -393,7 +413,8 @@ class Agent:
             # After a stop it exits with 0, or is killed if that takes too long.
             asked = local.stopping_since is not None and (status in (0, None) or local.is_overdue())
             if not worker.has_reported and not asked:
-                self._outbox.add(worker.session, worker.rank, messages.Lost(_cause(worker, status)))
+                cause = self._training.variables.hide(_cause(worker, status), self._variables)
+                self._outbox.add(worker.session, worker.rank, messages.Lost(cause))
                 self._end(local)
             del local.workers[worker.rank]
             if not local.workers:

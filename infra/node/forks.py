@@ -25,11 +25,12 @@ class Forks:
     """Forks worker processes, in milliseconds once it is warm; earlier requests wait.
 
     Args:
-        train: the user's function, "file.py:function" in the current folder.
+        train: the user's function, "file.py:function" in the folder.
         environment: added to the zygote's: which GPU the user's module sees there.
         log: the file for the zygote's output, and for workers' before they train.
         on_end: called with a worker's name and exit status when it and all that it started are
             gone; the status is None if the zygote died with it.
+        folder: where they run; None for the current folder.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class Forks:
         environment: Mapping[str, str],
         log: Path,
         on_end: Callable[[str, int | None], None],
+        folder: str | None = None,
     ) -> None:
+        self._folder = folder
         self._train = train
         self._environment = environment
         self._log = log
@@ -58,6 +61,7 @@ class Forks:
         with its, self._log.open("ab") as log:
             self._zygote = subprocess.Popen(
                 command,
+                cwd=self._folder,
                 env={**os.environ, **self._environment},
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,18 @@ class LogCopies:
         folder: the node's logs, <session>.<rank>.log, and zygote.log.
         uri: the destination, under the same names; zygote.log as nodes/<node>.log.
         node: the name of the node.
+        hide: returns output without what no copy may have.
     """
 
-    def __init__(self, folder: Path, uri: str, node: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        uri: str,
+        node: str,
+        *,
+        hide: Callable[[bytes], bytes] = lambda output: output,
+    ) -> None:
+        self._hide = hide
         self._folder = folder
         self._uri = uri
         self._node = node
@@ -73,7 +83,7 @@ class LogCopies:
         at = time.monotonic()
         self._copied[path.name] = size, at
         try:
-            data = shorten(path)
+            data = self._hide(shorten(path))
             if self._near:
                 replace_file(Path(self._uri, name), data)  # readers never see half of it
             else:

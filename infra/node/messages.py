@@ -1,14 +1,15 @@
 """The messages between the controller, the agents of the nodes, and the workers."""
 
 import dataclasses
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from cloudtune.infra.node.variables import Variables
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochReport
+from cloudtune.model.plain_text import clean
 from cloudtune.model.trial import Slice
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
@@ -35,6 +36,9 @@ class Training:
     """How often an instance that it may rent is interrupted per hour."""
     program: Program | None = None
     progress: Progress = dataclasses.field(default_factory=Progress)
+    variables: Variables = dataclasses.field(default_factory=Variables)
+    folder: str = ""
+    """The folder to train in, where the node is the user's machine; "" for the current one."""
 
     @property
     def module(self) -> str:
@@ -82,6 +86,7 @@ class Begin:
     The workers meet at `rendezvous`, "host:port", "" for a single one. The listening socket follows
     this message, for the worker that `listens`. Output goes to `log`. `environment` is set before
     any of the user's code is imported; `gpu` is the index among the GPUs that the worker sees.
+    `refusal` is why the node can train nothing, "" if it can.
     """
 
     training: Training
@@ -94,6 +99,7 @@ class Begin:
     asked_at: float
     environment: Mapping[str, str]
     gpu: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,15 +141,13 @@ class Epoch:
     report: EpochReport
 
 
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
 def plain(text: str, most: int) -> str:
-    """Return a script's text without control sequences, and of at most `most` bytes in UTF-8.
+    """Return a script's text without escapes, and of at most `most` bytes in UTF-8.
 
-    A longer text loses its middle, with a note. Invalid characters become escapes.
+    It has no direction marks either. A longer text loses its middle, with a note. Invalid
+    characters become escapes.
     """
-    data = _CONTROL.sub("", text).encode("utf-8", "backslashreplace")
+    data = clean(text).encode("utf-8", "backslashreplace")
     if len(data) > most:
         half = most // 2
         note = f"\n[{len(data) - 2 * half:,} bytes left out]\n".encode()

@@ -50,14 +50,18 @@ def ray_environment(address: str, token: str) -> dict[str, str]:
     }
 
 
-# For drivers. By default Ray ends their process with exit code 1, and no chance to return anything,
-# if a call waits for a minute after the head has died. Nodes must end with their cluster.
-PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+# By default Ray ends a driver's process with exit code 1, and no chance to return anything, if a
+# call waits for a minute after the head has died. Nodes must end with their cluster. And it leaves
+# out what .gitignore names, of a folder that has only what is to be sent.
+FOR_DRIVERS = {
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+    "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "1",
+}
 
 
 def join_as_driver(address: str, token: str) -> None:
     """Connect this process to the cluster with its head at that address; call before `ray.init`."""
-    os.environ.update({**ray_environment(address, token), **PATIENCE})
+    os.environ.update({**ray_environment(address, token), **FOR_DRIVERS})
     from ray._private import ray_constants  # noqa: PLC0415  after the environment
     from ray._raylet import (  # type: ignore[attr-defined]  # noqa: PLC0415
         AuthenticationTokenLoader,

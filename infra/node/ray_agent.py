@@ -51,7 +51,12 @@ class NodeAgent(Agent):
     ) -> None:
         logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune") / folder
         super().__init__(ray.util.get_node_ip_address(), gpus, training, logs, lease=lease)
-        self._copies = LogCopies(logs, f"{training.storage}/{LOGS}", instance)
+        self._copies = LogCopies(
+            logs,
+            f"{training.storage}/{LOGS}",
+            instance,
+            hide=lambda output: training.variables.hide_in_bytes(output, self._variables),
+        )
         self._copies.start()
         watch = partial(
             watch_notices,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
+    from cloudtune.infra.node.variables import Variables
     from cloudtune.model.events import EpochReport
 
 
@@ -121,6 +122,9 @@ class Worker:
         os.close(file)
         faulthandler.register(STACKS, file=2, all_threads=True)
         threading.Thread(target=self._obey, name="orders", daemon=True).start()
+        if begin.refusal:
+            self._say(messages.Failure(begin.refusal, begin.refusal))
+            return
         try:
             self._train(begin, listener)
         except BaseException as error:  # noqa: BLE001  the user's code may raise anything
@@ -128,7 +132,8 @@ class Worker:
                 self._say(messages.Done())  # sys.exit() is how some scripts return
                 return
             traceback.print_exc()
-            self._say(failure_of(error, begin.slot.world_size))
+            failure = failure_of(error, begin.slot.world_size)
+            self._say(_hiding(failure, begin.training.variables))
         else:
             self._say(messages.Done())
 
@@ -264,6 +269,13 @@ def failure_of(error: BaseException, world_size: int) -> messages.Failure:
     line = messages.plain(failure.error, _LINE_BYTES)
     trace = messages.plain(failure.traceback, _TEXT_BYTES)
     return replace(failure, error=line, traceback=trace)
+
+
+def _hiding(failure: messages.Failure, variables: Variables) -> messages.Failure:
+    """Return a failure without the values of private variables: it will be in the ledger."""
+    error = variables.hide(failure.error, os.environ)
+    trace = variables.hide(failure.traceback, os.environ)
+    return replace(failure, error=error, traceback=trace)
 
 
 def _failure_of(error: BaseException, world_size: int) -> messages.Failure:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -16,11 +15,11 @@ from cloudtune.infra.cluster.base import JoinedNode, Rental
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.node.messages import Training
-from cloudtune.infra.node.ray_access import PATIENCE
+from cloudtune.infra.node.ray_access import FOR_DRIVERS
 from cloudtune.infra.node.ray_agent import actor_named
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
 from cloudtune.infra.ray.calls import NAMESPACE, RELEASED, RayCalls, join
-from cloudtune.infra.sent_files import sent_files
+from cloudtune.infra.sent_files import link_sent_files
 from cloudtune.model.commands import Launch
 
 _SILENT_SECONDS = 20.0
@@ -50,19 +49,16 @@ class JoinedCluster:
         return frozenset(asked | self._asking)
 
     def connect(self, directory: Path) -> None:
-        """Join as a driver. The folder is copied first: Ray's patterns would match our code too.
+        """Join as a driver. A folder of links is sent: Ray's patterns would match our code too.
 
         Raises:
             UsageError: the cluster has another Ray or Python.
         """
         self._calls.view.check_versions()
-        os.environ.update(PATIENCE)
-        with tempfile.TemporaryDirectory() as copy:
-            for path in sent_files(directory):
-                place = Path(copy) / path.relative_to(directory)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, place)
-            join(self._calls.view.address, {**self.rental.request["code"], "working_dir": copy})
+        os.environ.update(FOR_DRIVERS)
+        with tempfile.TemporaryDirectory() as folder:
+            link_sent_files(directory, Path(folder))
+            join(self._calls.view.address, {**self.rental.request["code"], "working_dir": folder})
 
     def answers(self) -> bool:
         if self._calls.view.answers():

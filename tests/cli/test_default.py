@@ -96,11 +96,14 @@ def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_pa
     plan = planned(read, *BOTH)
     assert plan["strategy"] == "asha-stopping"
     assert "no checkpoints to resume from" in plan["chosen"]
+    assert "isn't kept: the script saves nothing we see" in plan["unsaved"]
     assert moves(read) == 0
     assert planned(read, "--trials", "9")["strategy"] == "asha-stopping"
     path = tmp_path / "experiment.yaml"
     path.write_text(path.read_text() + "checkpoints: {folder: out}\n")
-    assert planned(read, *BOTH)["strategy"] == "best"
+    plan = planned(read, *BOTH)
+    assert plan["strategy"] == "best"
+    assert not plan["unsaved"]
     assert moves(read) > 0
 
 

@@ -10,6 +10,7 @@ from cloudtune.api.run_logs import RunLogs
 from cloudtune.infra.node.log_copies import LogCopies
 from cloudtune.runs.job import Job
 from tests.bench import Bench
+from tests.builders.ledgers import drop_checksums
 
 
 @pytest.fixture
@@ -42,6 +43,12 @@ def test_logs_stand_in_order_below_whose_they_are(bench: Bench, kept: Path) -> N
         "==> t01, session 2, rank 0 <==",
         "second session",
     ]
+
+
+def test_a_terminal_gets_no_escapes_of_a_script(bench: Bench, kept: Path) -> None:
+    (kept / "t00.1.0.log").write_text("10 %\r100 %\n\x1b[2J\x1b]0;owned\x07red \u202ekcolb\n")
+    shown = bench.here("logs", "--", kept.parent.name, "t00").out
+    assert shown == "==> t00, session 1, rank 0 <==\n10 %\n100 %\nred kcolb\n"
 
 
 def test_a_trial_s_own_are_reported_alone(bench: Bench, run: Path, kept: Path) -> None:
@@ -91,7 +98,7 @@ def test_what_is_added_is_found_where_the_middle_has_gone() -> None:
 
 def test_logs_on_s3_are_read(bench: Bench, run: Path, bucket: str, tmp_path: Path) -> None:
     ledger = run / "ledger.jsonl"
-    text = ledger.read_text()
+    text = drop_checksums(ledger)
     assert '"~/.cloudtune/storage"' in text
     ledger.write_text(text.replace('"~/.cloudtune/storage"', f'"{bucket}"'))
     node = tmp_path / "node"

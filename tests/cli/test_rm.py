@@ -54,6 +54,32 @@ def test_rm_removes_what_it_shows_after_yes(bench: Bench, simulated: list[Job]) 
     assert "No run on this machine yet" in bench.here("runs").out
 
 
+def test_what_links_point_to_stays(bench: Bench, run: Path) -> None:
+    elsewhere = bench.folder / "elsewhere"
+    fill(elsewhere)
+    stored = bench.home / "storage" / run.name
+    (stored / "t01").symlink_to(elsewhere)
+    (stored / "t00" / "epoch-00002").symlink_to(elsewhere)
+    (run / "linked").symlink_to(elsewhere)
+    (stored / "nowhere").symlink_to("none")
+    bench.here("rm", run.name, "--yes").succeeded("  5 files, 9.")
+    assert not run.exists()
+    assert not stored.exists()
+    assert (elsewhere / "logs" / "t00.1.0.log").exists()
+
+
+def test_a_run_that_is_a_link_goes_as_a_link(bench: Bench, run: Path) -> None:
+    elsewhere = bench.folder / "elsewhere"
+    stored = bench.home / "storage" / run.name
+    stored.rename(elsewhere)
+    stored.symlink_to(elsewhere)
+    bench.here("rm", run.name, "--yes").succeeded(
+        f"  {stored}, a link; {elsewhere}, which it points to, stays"
+    )
+    assert not stored.is_symlink()
+    assert (elsewhere / "logs" / "t00.1.0.log").exists()
+
+
 @pytest.mark.parametrize("place", ["", "t00", "t00/epoch-00001"])
 def test_a_name_that_is_not_utf_8_is_removed(bench: Bench, run: Path, place: str) -> None:
     stored = bench.home / "storage" / run.name
@@ -136,10 +162,10 @@ def test_an_unknown_cloud_stays(bench: Bench, run: Path, monkeypatch: pytest.Mon
 
 
 def test_a_refusal_keeps_it(bench: Bench, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError("read-only")
 
-    monkeypatch.setattr(removal, "delete", refuse)
+    monkeypatch.setattr(removal, "_remove", refuse)
     check_stays(bench, run, "read-only", code=1)
 
 

@@ -17,6 +17,7 @@ from cloudtune.engine.loop import run
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event, RunStarted, TimerFired
 from cloudtune.model.plans import Estimate, Limits
+from cloudtune.model.progress import BestResult
 from cloudtune.model.units import format_clock, format_dollars
 from cloudtune.policy.run import RunPolicy
 from tests.builders.proposals import MIXED, SETTING, forecast
@@ -87,6 +88,16 @@ def test_a_plan_made_again_says_so_and_has_no_range() -> None:
     it.plan, it.replanned, it.planned_at = replace(MIXED, estimate=Estimate(1200.0, 4.0)), 1, 65.0
     lines = shown(RunPanel(policy, FORECAST), 70.0)
     assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in lines
+
+
+def test_a_better_epoch_that_was_not_saved_is_named() -> None:
+    policy = LIMITED.policy(MIXED)
+    policy.handle(RunStarted(0.0))
+    policy.state.record.offer(BestResult("t00", 1, 0.57, None))
+    policy.state.record.offer(BestResult("t01", 2, 0.00052, "s/2"))
+    lines = shown(RunPanel(policy, FORECAST), 70.0, 120)
+    expected = "best     score 0.00052 by t01 at epoch 2; 0.5700 at epoch 1 wasn't saved"
+    assert expected in [line.rstrip() for line in lines]
 
 
 def test_dollars_are_those_billed_and_what_measuring_took() -> None:

@@ -18,6 +18,29 @@ BUCKET = "cloudtune-123456789012-us-east-1-an"
 pytestmark = [pytest.mark.cluster, pytest.mark.walk("it boots heads and nodes from nothing")]
 
 
+KEY = "wandb-of-nobody"
+TOKEN = "hf-of-nobody"
+# Without the values, as the bucket gets the script.
+USES = (
+    f"assert len(os.environ['WANDB_API_KEY']) == {len(KEY)}; "
+    f"assert len(os.environ['HF_TOKEN']) == {len(TOKEN)}"
+)
+STORED = f"""
+import boto3
+ssm = boto3.client("ssm", region_name="us-east-1")
+ssm.put_parameter(Name="/team/token", Value={TOKEN!r}, Type="SecureString")
+"""
+FOUND = f"""
+import boto3, gzip
+s3 = boto3.client("s3", region_name="us-east-1")
+for page in s3.get_paginator("list_objects_v2").paginate(Bucket={BUCKET!r}):
+    for each in page.get("Contents", []):
+        data = s3.get_object(Bucket={BUCKET!r}, Key=each["Key"])["Body"].read()
+        data = gzip.decompress(data) if each["Key"].endswith(".gz") else data
+        sealed = each["Key"].endswith("head/variables")
+        if sealed or {KEY.encode()!r} in data or {TOKEN.encode()!r} in data:
+            print(each["Key"])
+"""
 FROM_PYTHON = """
 import cloudtune
 cloudtune.run("experiment.yaml", profile="speeds.json", yes=True)
@@ -63,18 +86,26 @@ boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{
 
 def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     before = outside.instances()
-    outside.script_on("ann", "import time; time.sleep(0.5); print(f'this is {epoch=}')")
+    outside.python("owner", STORED)
+    named = outside("owner", "cloudtune", "aws", "setup", "--yes", "--secrets", "ssm:/team/token")
+    named.succeeded("update NodeRole")
+    outside.script_on("ann", f"import time; time.sleep(0.5); print(f'this is {{epoch=}}'); {USES}")
+    with (outside.files_of("ann") / "experiment.yaml").open("a") as file:
+        file.write("env: [WANDB_API_KEY]\nsecrets: {HF_TOKEN: ssm:/team/token}\n")
     planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
     assert "an instance for $0.1075 an hour" in planned.out  # with a disk of 15 GB, an address
     assert outside.instances() == before, "a plan rents nothing"
 
-    refused = outside("ann", "cloudtune", "run", "experiment.yaml")
+    own = ("env", f"WANDB_API_KEY={KEY}")
+    refused = outside("ann", *own, "cloudtune", "run", "experiment.yaml")
     assert refused.code == 2
     assert "--yes" in refused.err
     assert outside.instances() == before
 
-    done = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")  # and it is measured
+    missing = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")
+    missing.refused("env: WANDB_API_KEY isn't set in this environment")
+    done = outside("ann", *own, "cloudtune", "run", "experiment.yaml", "--yes")  # and measured
     assert done.code == 0, done.out + done.err
     assert re.search(r"i-\w+ \(m7i.large, \$0.1075 an hour\) controls run ", done.err)
     assert "0 instances left (checked " in done.out
@@ -90,6 +121,7 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert result["ended"] == "done"
     assert result["best"]["epoch"] == 8
     assert "this is epoch=8" in outside("ann", "cloudtune", "logs").out
+    assert outside.python("owner", FOUND).split() == [], "the bucket has none of the values"
     assert result["run"] in outside("ann", "cloudtune", "runs").out
     again = outside("ann", "cloudtune", "plan", "experiment.yaml")
     assert again.code == 0, "the profile that the head measured is here"

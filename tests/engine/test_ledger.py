@@ -9,6 +9,7 @@ from cloudtune.engine.ledger import Entry, FileLedger, read_entries, read_header
 from cloudtune.errors import CloudtuneError
 from tests.bench import called
 from tests.builders import Setting, play
+from tests.builders.ledgers import drop_checksums, without_checksum
 
 ENTRIES = play(Setting()).entries
 
@@ -63,6 +64,40 @@ def test_a_damaged_middle_line_is_refused_by_its_number(path: Path) -> None:
         entries(path)
 
 
+def flipped(line: str) -> str:
+    """Return a line with one bit of a digit flipped: 0.5 becomes 0.4, say."""
+    at = next(number for number, letter in enumerate(line) if letter.isdigit())
+    return f"{line[:at]}{chr(ord(line[at]) ^ 1)}{line[at + 1 :]}"
+
+
+@pytest.mark.parametrize("change", ["bit", "gone", "twice", "swapped", "bare"])
+def test_a_changed_line_is_refused_by_its_number(path: Path, change: str) -> None:
+    lines = path.read_text().splitlines()
+    changed = {
+        "bit": [*lines[:3], flipped(lines[3]), *lines[4:]],
+        "gone": [*lines[:3], *lines[4:]],
+        "twice": [*lines[:3], lines[2], *lines[3:]],
+        "swapped": [*lines[:3], lines[4], lines[3], *lines[5:]],
+        "bare": [*lines[:3], without_checksum(lines[3]), *lines[4:]],
+    }
+    path.write_text("".join(f"{line}\n" for line in changed[change]))
+    with pytest.raises(CloudtuneError, match=r"ledger.jsonl:4: not a ledger entry as it was"):
+        entries(path)
+
+
+def test_a_ledger_without_checksums_is_continued_with_them(path: Path) -> None:
+    drop_checksums(path)
+    assert tuple(entries(path)) == ENTRIES
+    ledger = FileLedger(path, None)
+    ledger.append(ENTRIES[0].event, ENTRIES[0].commands)
+    ledger.close()
+    assert entries(path)[-1] == ENTRIES[0]
+    last = path.read_text().splitlines()[-1]
+    path.write_text(path.read_text().replace(last, flipped(last)))
+    with pytest.raises(CloudtuneError, match=f":{len(ENTRIES) + 2}: not a ledger entry as it was"):
+        entries(path)
+
+
 @pytest.mark.parametrize(
     ("first_line", "complaint"),
     [
@@ -101,7 +136,7 @@ def test_another_file_is_refused(tmp_path: Path, first_line: str, complaint: str
     ],
 )
 def test_an_unknown_kind_or_field_is_refused(path: Path, line: str) -> None:
-    lines = path.read_text().splitlines()
+    lines = drop_checksums(path).splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n")
     with pytest.raises(CloudtuneError, match=r"ledger.jsonl:3: not a ledger entry"):
         entries(path)

@@ -146,6 +146,19 @@ def test_the_port_of_mnist_that_changes_no_line_passes() -> None:
     assert experiment.train_folder == PORT.parent
 
 
+def test_the_newest_checkpoint_is_named_by_a_pattern(tmp_path: Path) -> None:
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-2", "runs"):
+        (tmp_path / name).mkdir()
+    command = "p --from {resume:checkpoint-*} --weights={resume:checkpoint-*}/w.pt -v"
+    program = Program(command, words_of(command), 1)
+    best = tmp_path / "checkpoint-10"
+    filled = ["p", "--from", str(best), f"--weights={best}/w.pt", "-v"]
+    assert program.fill({"resume": str(tmp_path)}) == filled
+    assert program.fill({}) == ["p", "-v"]
+    (tmp_path / "empty").mkdir()
+    assert program.fill({"resume": str(tmp_path / "empty")}) == ["p", "-v"]
+
+
 BOOLS = """
 import argparse
 parser = argparse.ArgumentParser()

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from cloudtune.infra.sent_files import secrets_in, sent_files
+import pytest
+
+from cloudtune.errors import UsageError
+from cloudtune.infra.sent_files import refuse_unsendable, secrets_in, sent_files
 
 
 def write(folder: Path, **files: str) -> None:
@@ -47,3 +50,52 @@ def test_the_ignore_file_adds_patterns_and_lets_a_secret_through(tmp_path: Path)
     write(tmp_path, **{".cloudtuneignore": ignore, ".env": "", "wandb/x": "", "train.py": ""})
     assert sent(tmp_path) == {".cloudtuneignore", ".env", "train.py"}
     assert secrets_in(tmp_path) == []
+
+
+def test_what_links_point_to_is_sent(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    write(tmp_path, **{"data/a/train.csv": "", "data/id_rsa": "", "here/train.py": ""})
+    (tmp_path / "data" / "a" / "back").symlink_to(here)
+    links = {"data": "../data/a", "file.csv": "../data/a/train.csv", "innocent": "../data/id_rsa"}
+    links |= {"itself": ".", "nowhere": "../none", "loop": "loop"}
+    for name, target in links.items():
+        (here / name).symlink_to(target)
+    left_out: list[Path] = []
+    found = {path.relative_to(here).as_posix() for path in sent_files(here, left_out.append)}
+    assert found == {"train.py", "data/train.csv", "file.csv"}
+    assert {path.relative_to(here).as_posix() for path in left_out} == {"itself", "data/back"}
+
+
+@pytest.mark.parametrize(
+    ("ignore", "found"),
+    [
+        ("!data/\n", {"data/train.csv", "data/deep/a.csv"}),
+        ("!data/deep/a.csv\n", {"data/deep/a.csv"}),
+        ("!*.csv\n", {"data/train.csv", "data/deep/a.csv", "other/b.csv"}),
+        ("!data/\ndata/deep/\n", {"data/train.csv"}),
+        ("!src/a\n", set()),
+    ],
+)
+def test_the_ignore_file_brings_back_what_git_hides(
+    tmp_path: Path, ignore: str, found: set[str]
+) -> None:
+    hidden = ["data/train.csv", "data/deep/a.csv", "other/b.csv", "data/__pycache__/x", "data/.env"]
+    write(tmp_path, **dict.fromkeys(hidden, ""))
+    write(tmp_path, **{".gitignore": "data/\nother/\n", ".cloudtuneignore": ignore})
+    assert sent(tmp_path) == {".gitignore", ".cloudtuneignore"} | found
+
+
+def test_too_much_is_refused_by_name(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    write(here, **{"train.py": "", "small.bin": ""})
+    with (tmp_path / "big.bin").open("wb") as file:
+        file.truncate(3 * 2**20)
+    (here / "weights.bin").symlink_to("../big.bin")
+    refuse_unsendable(here, most=4 * 2**20)
+    with pytest.raises(UsageError) as refused:
+        refuse_unsendable(here, most=2**20)
+    linked = f"weights.bin (linked to {tmp_path}/big.bin) has 3 MiB"
+    assert linked in str(refused.value)
+    (here / "system").symlink_to("/usr")
+    with pytest.raises(UsageError, match=r"linked to /usr"):
+        refuse_unsendable(here)

@@ -91,6 +91,37 @@ def test_a_command_is_tried_as_a_function_is(bench: Bench) -> None:
     bench.here("try", path).succeeded("one trial reported after ")
 
 
+SAVES = "open('out/model', 'w').write('x')\n"
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_unsaved_models(bench: Bench, saves: bool) -> None:
+    """A script that names a folder and saves nothing in it is noticed when it is tried."""
+    path = bench.folder / "command.yaml"
+    path.write_text(f"{COMMAND}checkpoints: {{folder: out}}\n")
+    script = "print('loss 0.5', flush=True)\nimport time\ntime.sleep(60)\n"
+    (bench.folder / "main.py").write_text(f"{SAVES}{script}" if saves else script)
+    said = "may not be kept: with its first epoch the script saved nothing in out"
+    done = bench.here("try", path).succeeded()
+    assert (said in done.out) != saves
+
+
+def test_plans_say_that_models_are_not_saved(
+    bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "try_script", try_script)
+    path = bench.experiment()
+    script = bench.folder / "train.py"
+    saved = ", cloudtune.Checkpoint.from_directory(folder))"
+    script.write_text(script.read_text().replace(saved, ")"))
+    bench.profile()
+    done = bench.here("run", path, "--try-first").succeeded()
+    assert simulated
+    plan = " ".join(done.out.split())
+    said = "model the best model may not be kept: with its first epoch the script reported no"
+    assert said in plan
+
+
 def experiment(bench: Bench, **fields: Any) -> Experiment:
     fields = {"cloud": {"provider": "aws"}, "limits": {"deadline": "1h"}, **fields}
     path = bench.experiment("import nothing.of.that.name")

@@ -16,6 +16,7 @@ from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.infra import sweep
 from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
+from cloudtune.infra.node.variables import Variables
 from cloudtune.model.events import Event, RunStarted, TrialFailed
 from cloudtune.running import runner as running
 from cloudtune.running.flow import conclude
@@ -140,7 +141,7 @@ def test_workers_know_how_often_spot_is_lost(tmp_path: Path, market: Any, losses
     job = SETTING.job(MIXED)
     one = replace(SETTING.offer, market=market, interruptions_per_hour=losses)
     rented = replace(job, rentables=(replace(job.rentables[0], offer=one),), standins=())
-    made = running.runner_of(rented, tmp_path, cast("Any", SimpleNamespace()))
+    made = running.runner_of(rented, tmp_path, cast("Any", SimpleNamespace()), Variables())
     assert made._training().losses_per_hour == losses
 
 

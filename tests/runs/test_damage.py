@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloudtune.api.experiments import load_experiment
-from cloudtune.engine.ledger import FileLedger, read_entries
+from cloudtune.engine.ledger import FileLedger, entry_of, read_entries
 from cloudtune.engine.resume import replayed
 from cloudtune.errors import CloudtuneError
 from cloudtune.planning.make import make_plan
@@ -19,6 +19,7 @@ from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.report import cloud_records, load
 from tests.builders import profile
+from tests.builders.ledgers import drop_checksums
 from tests.builders.live import LIMITS, RENTABLE, elastic_job, problem, report_of
 
 DEEP = "[" * 20_000
@@ -37,7 +38,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     for entry in report_of(job).entries:
         ledger.append(entry.event, entry.commands)
     ledger.close()
-    return path.read_text().splitlines()
+    return drop_checksums(path).splitlines()  # what else shows damage is tried here
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -88,6 +89,23 @@ def test_a_damaged_ledger_is_reported_in_a_line_or_read(lines: list[str], tmp_pa
             result.append(str(error))
     assert [text for text in result if len(text.splitlines()) > 1 or "ledger" not in text] == []
     assert MUTANTS / 2 < len(result) < MUTANTS
+
+
+def test_another_winner_by_a_changed_bit_is_noticed(lines: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = FileLedger(path, json.loads(lines[0]))
+    for line in lines[1:]:
+        entry = entry_of(line, path, 0)
+        ledger.append(entry.event, entry.commands)
+    ledger.close()
+    before = load(tmp_path).policy.best
+    assert before is not None
+    text = path.read_text()
+    metric = f'"score": {before.metric!r}'
+    assert metric in text
+    path.write_text(text.replace(metric, f'"score": {-before.metric!r}'))
+    with pytest.raises(CloudtuneError, match=r"ledger.jsonl:\d+: not a ledger entry as it was"):
+        load(tmp_path)
 
 
 def test_a_record_with_too_many_gpus_is_refused(lines: list[str], tmp_path: Path) -> None:

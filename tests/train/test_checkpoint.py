@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -466,3 +467,49 @@ def test_a_report_names_a_checkpoint_that_is_there(store: CheckpointStore) -> No
     Path(second, MANIFEST).unlink()
     assert standing(first) is None
     assert standing("sim://t1/epoch-00001") == "sim://t1/epoch-00001"
+
+
+DEEP = "[" * 20_000
+BAD: tuple[Any, ...] = (
+    *(None, True, -1, 1e308, float("nan"), 10**400, DEEP, "x", "\ud800", "a\0b", "x" * 5000, ""),
+    *("..", "/etc/passwd", "a/../b", "./a", "a/", "a//b", ".", [], {}, [1], {"size": 1}),
+)
+
+
+def mutated(text: str, chance: random.Random) -> bytes:
+    """Return a manifest with one value, name or byte changed."""
+    if chance.random() < 0.2:
+        data = bytearray(text.encode())
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        return bytes(data)
+    document = json.loads(text)
+    within = document
+    while True:
+        key = chance.choice(list(within))
+        if not isinstance(within[key], dict) or not within[key] or chance.random() < 0.2:
+            break
+        within = within[key]
+    bad = chance.choice(BAD)
+    if isinstance(bad, str) and bad is not DEEP and chance.random() < 0.4:
+        within[bad] = within.pop(key)
+    else:
+        within[key] = bad
+    return json.dumps(document).replace(f'"{DEEP}"', DEEP + "]" * len(DEEP)).encode()
+
+
+def test_a_mutated_manifest_is_a_checkpoint_error_or_read(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    path = store.save("t00", 1, {"loss": 0.5}, folder_of(tmp_path / "own", "abc"))
+    manifest = Path(path, MANIFEST)
+    text = manifest.read_text()
+    refused = 0
+    for seed in range(1000):
+        manifest.write_bytes(mutated(text, random.Random(seed)))
+        for read in (read_manifest, partial(load, to_directory=tmp_path / f"{seed}")):
+            try:
+                read(path)
+            except CheckpointError:
+                refused += 1
+        assert usable(path, ()) in {path, None}
+    assert refused > 1000

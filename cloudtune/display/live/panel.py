@@ -13,7 +13,7 @@ from rich.text import Text
 from cloudtune.model.fleet import Rented
 from cloudtune.model.plans import Forecast, Spread
 from cloudtune.model.progress import OVER
-from cloudtune.model.text import EPOCHS, Scale, machine_text, width_text
+from cloudtune.model.text import EPOCHS, Scale, machine_text, metric_text, width_text
 from cloudtune.model.trial import rank_key
 from cloudtune.model.units import format_clock, format_dollars
 from cloudtune.policy.run import RunPolicy
@@ -149,7 +149,9 @@ class RunPanel:
         best = policy.best
         text = "none yet"
         if best is not None:
-            text = f"{best.metric:.4f} by {best.trial} at {self.scale.at(best.epoch)}"
+            text = f"{metric_text(best.metric)} by {best.trial} at {self.scale.at(best.epoch)}"
+            if lost := policy.best_lost:
+                text += f"; {metric_text(lost.metric)} at {self.scale.at(lost.epoch)} wasn't saved"
         lines.append(_line(f"{'best':9}{policy.state.metric.name} {text}"))
         return lines
 

@@ -320,6 +320,8 @@ def _slower(view: View, itinerary: Itinerary) -> list[str]:
     planned = {rentable.offer: rentable for rentable in view.rentables}
     for group in itinerary.stage_plan.groups:
         profiled = planned[group.offer]
+        if group.width not in profiled.profile.epoch:  # no trial trains there any more
+            continue
         real = view.corrected(profiled, itinerary.members)
         ratio = real.profile.epoch_seconds(group.width) / profiled.profile.epoch_seconds(
             group.width

@@ -1,7 +1,6 @@
-"""The reports of a command that calls no cloudtune function: lines that it writes or prints."""
+"""The reports of a command that calls no cloudtune function, in the lines that it prints."""
 
 import itertools
-import json
 import math
 import re
 import time
@@ -10,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from cloudtune.errors import UsageError
 from cloudtune.script.printed_lines import LinePattern
-from cloudtune.script.printed_numbers import clean, number_of
+from cloudtune.script.printed_numbers import clean
 from cloudtune.train.programs.output_lines import Lines
 from cloudtune.train.torch_state import short_text
 
@@ -57,39 +55,50 @@ Values: TypeAlias = "dict[str, float | str]"
 class Readings:
     """The metrics of each line that is a report; `seen` are names in other lines.
 
-    The epoch number is a field of the JSON line, such as "epoch", or the last "epoch 3" or
-    "Epoch: [3]" printed since the previous report. Of a line that is rewritten, such as a progress
-    bar, the last state counts: a bar whose steps are the `last` epochs (or steps) has a last state
-    in each of them. `first` epochs were trained before.
+    The epoch number is the one that a pattern names, or the last "epoch 3" or "Epoch: [3]" printed
+    since the previous report. Of a line that is rewritten, such as a progress bar, the last state
+    counts: a bar whose steps are the `last` epochs (or steps) has a last state in each of them.
+    `first` epochs were trained before. Lines count from `start` on, in bytes, or from now.
     """
 
     def __init__(
         self,
         path: Path,
-        where: str,
         metric: str,
-        pattern: str | None,
+        pattern: str,
         *,
         last: int = 0,
         first: int = 0,
+        start: int | None = None,
     ) -> None:
-        self._where = where
+        self.path = path
         self._metric = metric
-        self._pattern = None if pattern is None else LinePattern(pattern)
+        self._pattern = LinePattern(pattern)
         self._last = last
         self._begins = {0, 1, first, first + 1}
-        needle = b"" if self._pattern is None else self._pattern.needle
-        self._lines = Lines(path, (needle, *_EPOCH_NEEDLES) if needle else ())
+        needle = self._pattern.needle
+        self._lines = Lines(path, (needle, *_EPOCH_NEEDLES) if needle else (), start=start)
         self.seen: set[str] = set()
         self._example = ""
         self._state: _State | None = None  # a report that may still be rewritten
         self._unfinished = ""
+        self._is_last = False
         self.from_zero = False  # whether the script has named an epoch 0
         self._epoch: float | None = None
         self._reported = False
         self._number: int | None = None
         self._number_at = 0.0
         self._passed = 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing was written after the last report."""
+        return self._is_last and not self._lines.trailing and not self._lines.unfinished
+
+    @property
+    def number(self) -> int | None:
+        """The last epoch number that the script has named."""
+        return self._number
 
     @property
     def example(self) -> str:
@@ -108,11 +117,7 @@ class Readings:
         return not self._reported and was_printed and self._passed >= _SILENT_EPOCHS
 
     def more(self, *, ended: bool = False) -> Iterator[Reading]:
-        """Yield the reports since the last call.
-
-        Raises:
-            UsageError: a line of the file isn't a JSON object.
-        """
+        """Yield the reports since the last call."""
         for line in self._lines.more(ended=ended):
             if line.after_newline:
                 yield from self._settle(rewritten=False)
@@ -127,7 +132,7 @@ class Readings:
         A script may print all of its epochs into one line.
         """
         line = self._lines.unfinished
-        if self._pattern is None or line == self._unfinished or len(line) > _LONG:
+        if line == self._unfinished or len(line) > _LONG:
             return
         *pieces, self._unfinished = self._pieces(line)
         for piece in pieces:
@@ -136,11 +141,6 @@ class Readings:
             yield from self._settle(rewritten=True)
 
     def _of_line(self, line: str) -> Iterator[Reading]:
-        if self._pattern is None:
-            values = self._fields(line) if line.strip() else {}
-            yield from self._note(line, values, epoch_of(_numbers(values)))
-            yield from self._settle(rewritten=True)
-            return
         for piece in self._pieces(line):
             yield from self._of_piece(piece)
 
@@ -161,7 +161,7 @@ class Readings:
         line = clean(line)
         mark = _EPOCH_IN_TEXT.search(line)
         values = self._values(line)
-        own = epoch_of(_numbers(values))
+        own = epoch_of(numbers_in(values))
         if mark is not None:
             self._pass(int(mark[1]), is_report=self._is_report(values))
         yield from self._note(line, values, self._epoch if own is None else own)
@@ -172,11 +172,12 @@ class Readings:
     def _note(self, line: str, values: Values, epoch: float | None) -> Iterator[Reading]:
         """Take in the values of a line; yield the report before it, if that is over now."""
         if not self._is_report(values):
+            self._is_last = self._is_last and not line.strip()
             self.seen |= set(values)
             if line.strip() and (self._metric in line or self._metric not in self._example):
                 self._example = line.strip()[:_EXAMPLE_LETTERS]
             return
-        self._reported = True
+        self._reported = self._is_last = True
         state = _State(values, epoch, *_counters(line))
         if self._state is not None:
             if not state.rewrites(self._state, self._last):
@@ -193,8 +194,7 @@ class Readings:
         """
         if self._state is not None and (rewritten or not self._state.goes_on):
             values = self._state.values
-            texts = {name: short_text(it) for name, it in values.items() if isinstance(it, str)}
-            yield Reading(_numbers(values), self._state.epoch, texts)
+            yield Reading(numbers_in(values), self._state.epoch, texts_in(values))
             self._state = None
 
     def _pass(self, number: int, *, is_report: bool) -> None:
@@ -216,7 +216,6 @@ class Readings:
 
     def _values(self, line: str) -> Values:
         """Return the values of the first match that has the metric, or of the first."""
-        assert self._pattern is not None
         first: Values = {}
         for values in self._pattern.values(line):
             if self._is_report(values):
@@ -224,25 +223,15 @@ class Readings:
             first = first or values
         return first
 
-    def _fields(self, line: str) -> Values:
-        """Return the numbers and texts among the fields of a JSON object."""
-        try:
-            value = json.loads(line)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise UsageError(f"{self._where} has a line that is no JSON object: {line[:80]!r}")
-        values: Values = {}
-        for name, field in value.items():
-            if isinstance(field, str):
-                values[name] = number_of(field)
-            elif isinstance(field, int | float) and not isinstance(field, bool):
-                values[name] = float(field)
-        return values
 
-
-def _numbers(values: Values) -> dict[str, float]:
+def numbers_in(values: Values) -> dict[str, float]:
+    """Return the numbers among values."""
     return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def texts_in(values: Values) -> dict[str, str]:
+    """Return the texts among values, shortened."""
+    return {name: short_text(value) for name, value in values.items() if isinstance(value, str)}
 
 
 class _State(NamedTuple):

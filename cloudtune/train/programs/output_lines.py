@@ -25,18 +25,24 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The lines added to a file from now on; it may not exist yet.
+    """The lines added to a file from now on, or from `start` on; it may not exist yet.
 
-    If there are `needles`, lines without any of them are left out; `last` is the last of these.
+    If there are `needles`, lines without any of them are left out; `last` is the last of these, and
+    `trailing` whether one came after the last that wasn't.
     """
 
-    def __init__(self, path: Path, needles: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, path: Path, needles: Sequence[bytes] = (), *, start: int | None = None
+    ) -> None:
         self._path = path
         self._needles = needles
         self._rest = b""
-        self._at = path.stat().st_size if path.exists() else 0
+        if start is None:
+            start = path.stat().st_size if path.exists() else 0
+        self._at = start
         self._newline = True
         self.last = ""
+        self.trailing = False
 
     def more(self, *, ended: bool = False) -> Iterator[Line]:
         """Yield the new lines; when the command has `ended`, with an incomplete last one."""
@@ -78,6 +84,7 @@ class Lines:
         data, self._rest = data[:end], data[end:]
         segments = self._rewritten if b"\r" in data else self._plain
         for segment in segments(data):
+            self.trailing = False
             yield Line(_decode(segment), self._newline)
             self._newline = False
         if self._newline:
@@ -95,6 +102,7 @@ class Lines:
         if not self._needles or any(needle in segment for needle in self._needles):
             return True
         self.last = _decode(segment)
+        self.trailing = True
         return False
 
     def _plain(self, data: bytes) -> Iterator[bytes]:
@@ -124,6 +132,7 @@ class Lines:
         others = data[end:].rstrip(b"\n")
         if others:
             self.last = _decode(others[others.rfind(b"\n") + 1 :])
+            self.trailing = True
         self._newline |= b"\n" in data[end:]
 
 

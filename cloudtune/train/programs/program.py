@@ -1,19 +1,25 @@
 """A command that trains, and its words for the values of a trial."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from cloudtune.script.command import Hole, Word
+from cloudtune.script.command import Hole, Word, is_pattern
+
+_DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Program:
     """A command: `words` with placeholders, and `text` as in the experiment.
 
-    Its reports are read from `file`, or from printed lines that `printed` matches; if both are
-    None, it calls `cloudtune.report`. `folder` has its checkpoints, relative to where it runs.
-    `until` is the experiment's last epoch or step. `alone`: it never has several workers.
+    Its reports are read from `file`, a path or a pattern, or from printed lines that `printed`
+    matches; if both are None, it calls `cloudtune.report`. `folder` has its checkpoints, relative
+    to where it runs. `until` is the experiment's last epoch or step. `alone`: it never has several
+    workers.
     """
 
     text: str
@@ -52,7 +58,7 @@ class Program:
         """Whether the previous word is the option whose value is left out."""
         alone = (before,) in self.words and before.startswith("-") and "=" not in before
         first = word[0] if word else ""
-        flag = not isinstance(first, str) and first[1] is not None
+        flag = not isinstance(first, str) and first[1] is not None and not is_pattern(first[1])
         return alone and not flag and not (isinstance(first, str) and first.startswith("-"))
 
 
@@ -62,6 +68,8 @@ def _text(part: str | Hole, values: Mapping[str, object]) -> str | None:
         return part
     name, instead = part
     value = values.get(name)
+    if name == "resume" and is_pattern(instead):
+        return None if value is None else newest(Path(str(value)), str(instead))
     if instead is not None:
         return instead if value else None
     return None if value is None else _value_text(value)
@@ -73,6 +81,19 @@ def _listed(word: Word, values: Mapping[str, object]) -> list[object] | None:
         return None
     value = values.get(word[0][0])
     return value if isinstance(value, list) else None
+
+
+def newest(folder: Path, pattern: str) -> str | None:
+    """Return the newest file or folder below a folder by a pattern; None if there is none.
+
+    That is the one with the largest numbers in its name: a restored folder has no times.
+    """
+    found = sorted(folder.glob(pattern), key=lambda path: (_numbers(path.name), path.name))
+    return str(found[-1]) if found else None
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(digits) for digits in _DIGITS.findall(name)]
 
 
 def _value_text(value: object) -> str:

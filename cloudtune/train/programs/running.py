@@ -6,6 +6,8 @@ file of reports: these belong to the trial. The workers of a trial on one instan
 
 import contextlib
 import ctypes
+import fnmatch
+import itertools
 import json
 import os
 import re
@@ -16,10 +18,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psutil
 
@@ -35,11 +37,13 @@ from cloudtune.train.checkpoint import (
     usable,
 )
 from cloudtune.train.command_session import FLUSH_SECONDS
-from cloudtune.train.folder_changes import Changes
 from cloudtune.train.programs import counting
+from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
 from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
+from cloudtune.train.programs.process_tree import process_tree
 from cloudtune.train.programs.program import Program
-from cloudtune.train.programs.snapshots import OpenFiles, ReadWatch, torn
+from cloudtune.train.programs.saving import Halted, Saving
+from cloudtune.train.programs.snapshots import ReadWatch
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.session import ADDRESS_VARIABLE, Session, StopTraining
@@ -57,16 +61,11 @@ _SUSPEND_POLL: Final = 0.001
 _STANDS: Final = frozenset({psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD})
 # Seconds that other ranks wait for rank 0, which interprets the end.
 _DRAIN_SECONDS: Final = 5.0
-# Maximum seconds from a script's report until it begins to save.
-_SAVE_PATIENCE: Final = 10.0
-# The shortest such time, in seconds: a quarter of an epoch if that is longer, until a save after a
-# report was seen.
-_SHORTEST_PATIENCE: Final = 0.5
-# Seconds after a report in which a save belongs to that epoch, not the next one.
-_PROMPT: Final = 0.1
 # The number of last output lines of a program in its error.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 4000
+# The number of files in the error of a program that writes others than expected.
+_NEW_FILES: Final = 5
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
 # From <sys/prctl.h>.
 _PR_SET_PDEATHSIG: Final = 1
@@ -182,13 +181,15 @@ class CommandRun:
         self.folder.mkdir(mode=0o700)
         program = self._program
         # Links to the user's own would mix the reports and checkpoints of all trials.
-        own = {Path(path).parts[0] for path in (program.file, program.folder) if path is not None}
+        paths = [path for path in (program.file, program.folder) if path is not None]
+        own = [Path(path).parts[0] for path in paths]
         for entry in self._post.code.iterdir():
-            if entry.name not in own:
+            if not any(fnmatch.fnmatchcase(entry.name, name) for name in own):
                 (self.folder / entry.name).symlink_to(entry.absolute())
-        for path in (program.file, program.folder):
-            if path is not None and (self._post.code / path).parent.is_dir():
-                (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            parent = fixed_folder(path)
+            if (self._post.code / parent).is_dir():
+                (self.folder / parent).mkdir(parents=True, exist_ok=True)
         if program.folder is not None:
             (self.folder / program.folder).mkdir(parents=True, exist_ok=True)
         restore = self._place["restore"]
@@ -234,6 +235,8 @@ class CommandRun:
             before = environment.get("PYTHONPATH")
             environment["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else str(site)
             environment[counting.FOLDER] = str(self._own)
+        if is_wandb(program.file):
+            environment.setdefault("WANDB_MODE", "offline")
         if program.speaks:
             environment[ADDRESS_VARIABLE] = str(self._own)
         try:
@@ -280,9 +283,14 @@ class CommandRun:
     def _missing_hint(self, error: str) -> str:
         """Return a hint on a file that may be missing because .gitignore names it, or ""."""
         missing = _MISSING.search(error)
-        if missing is None or not (self._post.code / ".gitignore").exists():
+        ignored = self._post.code / ".gitignore"
+        # Where trials train beside the user's files, everything is a link, and nothing left out.
+        if missing is None or not ignored.exists() or ignored.is_symlink():
             return ""
-        return f"; what .gitignore names isn't copied to trials: write !{missing[1]} into it"
+        return (
+            "; what .gitignore names isn't copied to trials: write "
+            f"!{missing[1]} into .cloudtuneignore, beside the script"
+        )
 
     def _example(self) -> str:
         return ""
@@ -323,10 +331,7 @@ class CommandRun:
         process = self._process
         if process is None or process.poll() is not None:
             return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            top = psutil.Process(process.pid)
-            return [top, *top.children(recursive=True)]
-        return []
+        return process_tree(process.pid)
 
     def signal(self, number: int) -> None:
         for process in self.tree():
@@ -344,6 +349,18 @@ class CommandRun:
         while any(map(_moves, self.tree())) and time.monotonic() < give_up:
             time.sleep(_SUSPEND_POLL)
             self.signal(signal.SIGSTOP)  # it may have started another process
+
+    def go_on(self) -> None:
+        """Let its processes run again."""
+        self.signal(signal.SIGCONT)
+
+    def code(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stopping(self) -> bool:
+        """Return whether it is to end."""
+        return self._stopping.is_set()
 
     def _end(self) -> None:
         """End all processes that are left, including orphans; kill those that ignore SIGTERM."""
@@ -488,6 +505,15 @@ class EpochNumbers:
         return {"epoch": own + self._offset}
 
 
+# A reading, and its checkpoint.
+_Taken: TypeAlias = tuple[Reading, Checkpoint | None]
+
+
+def _owned(readings: Sequence[Reading], checkpoint: Checkpoint | None, owner: int) -> list[_Taken]:
+    """Return readings with the checkpoint at its owner, counted from 1."""
+    return [(it, checkpoint if n == owner else None) for n, it in enumerate(readings, start=1)]
+
+
 class ReadRun(CommandRun):
     """A command whose reports are read: it is suspended for each, and waits for a grant.
 
@@ -505,19 +531,11 @@ class ReadRun(CommandRun):
             saves=SaveTimes(post.losses_per_hour),
             progress=post.progress,
         )
-        self._changes: Changes | None = None
+        self._saving: Saving | None = None
         self._numbers = EpochNumbers(post.progress)
         self._read_watch: ReadWatch | None = None
-        self._saves_after: bool | None = None  # whether it saves after its report; None: unknown
         progress = post.progress
         self._counts_epochs = progress.unit == "epoch" and progress.every == 1
-        self._newest = 0.0  # when the last of its files was written
-        self._continued = 0.0  # when it continued, on the monotonic clock
-        self._last_look = 0.0  # on the monotonic clock: its report came after it
-        self._longest_unseen = 0.0  # seconds between two looks since it continued
-        self._looked_for_saves = 0.0
-        self._late = False  # whether it may have trained on before its last report was read
-        self._seen_saving: list[float] = []  # times, while they may show whether it saves first
 
     def _tell(self, **message: Any) -> None:
         match message:
@@ -534,39 +552,53 @@ class ReadRun(CommandRun):
         self._session.flush(seconds)
 
     def _no_report(self) -> str:
-        names = f"; its lines have {', '.join(sorted(self._readings.seen))}"
+        metric = self._place["metric_name"]
+        readings = self._readings
+        if isinstance(readings, MetricFiles) and not readings.files():
+            others = ", ".join(self._new_files())
+            hints = f"; its new files are {others}" if others else ""
+            return f"it wrote no file {self._program.file}, reports.file, with {metric}{hints}"
+        names = f"; its lines have {', '.join(sorted(readings.seen))}"
         where = self._program.file or "what it printed"
-        hints = names if self._readings.seen else ""
+        hints = names if readings.seen else ""
         pattern = self._program.printed
         if pattern is not None:
             hints += f"; mend reports.printed, {pattern!r}"
-        return f"no line of {where} has {self._place['metric_name']}{hints}"
+        return f"no line of {where} has {metric}{hints}"
+
+    def _new_files(self) -> list[str]:
+        """Return some files of the trial's own, relative to its folder."""
+        paths = (path for path in sorted(self.folder.rglob("*")) if not path.is_symlink())
+        names = (path.relative_to(self.folder).as_posix() for path in paths if path.is_file())
+        return list(itertools.islice(names, _NEW_FILES))
 
     def _example(self) -> str:
         """Return a line that wasn't a report, on its own line; "" if there was none."""
         example = self._readings.example
         if self._epoch or not example:
             return ""
-        return f"Without a report, in {self._post.log.name}: {example}\n"
+        where = self._program.file or self._post.log.name
+        return f"Without a report, in {where}: {example}\n"
 
     def _follow(self) -> None:
         if self._rank > 0:
             super()._follow()
             return
         program = self._program
-        log = self._post.log
-        self._printed = self.folder / program.file if program.file else log
         with self._session.activate():
             self._readings = self._new_readings()
             if program.folder is not None:
-                self._changes = Changes(self.folder / program.folder)
-                self._open = OpenFiles(self._changes.path, self.tree)
+                self._saving = Saving(
+                    self,
+                    self.folder / program.folder,
+                    self._readings,
+                    copies=self._base,
+                )
             if self._session.restore is not None:
                 self._numbers.resumed(read_manifest(self._session.restore))
-                if self._changes is not None:
-                    self._read_watch = ReadWatch(self._changes.path)
+                if program.folder is not None:
+                    self._read_watch = ReadWatch(self.folder / program.folder)
             process = self._start()
-            self._continued = time.monotonic()
             try:
                 self._read(process)
                 if not self._stopping.is_set() and process.returncode == 0:
@@ -578,31 +610,29 @@ class ReadRun(CommandRun):
                 self._session.flush()
                 if self._read_watch is not None:
                     self._read_watch.close()
+                if self._saving is not None:
+                    self._saving.close()
         if not self._stopping.is_set():
             self._check_end(process.returncode)
 
-    def _new_readings(self) -> Readings:
+    def _new_readings(self) -> Readings | MetricFiles:
         program = self._program
-        return Readings(
-            self._printed,
-            program.file or "its output",
-            self._place["metric_name"],
-            program.printed,
-            last=program.until,
-            first=self._session.start_epoch * self._post.progress.every,
-        )
+        metric = self._place["metric_name"]
+        first = self._session.start_epoch * self._post.progress.every
+        if program.file is not None:
+            return MetricFiles(self.folder, program.file, metric, first=first)
+        assert program.printed is not None
+        log = self._post.log
+        return Readings(log, metric, program.printed, last=program.until, first=first)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
-        looked = self._continued
         while not self._stopping.is_set():
-            self._last_look = looked
-            looked = time.monotonic()
-            self._longest_unseen = max(self._longest_unseen, looked - self._last_look)
+            if self._saving is not None:
+                self._saving.order.note_look()
             ended = process.poll() is not None
             readings = list(self._readings.more(ended=ended))
             if readings:
                 self._take(readings)
-                looked = time.monotonic()
             if self._readings.hopeless and self._counts_epochs:
                 raise CommandFailedError(
                     f"{self._tail()}\n{self._example()}`{self._program.text}` has trained epochs "
@@ -610,48 +640,61 @@ class ReadRun(CommandRun):
                 )
             if ended:
                 return
-            self._watch_saves()
+            if self._saving is not None:
+                self._saving.watch()
             time.sleep(_POLL)
 
-    def _watch_saves(self) -> None:
-        """Record when it saves, if its first report didn't show whether it saves first.
-
-        The time of a file's last write isn't enough: a slow save may have begun long before.
-        """
-        is_known = self._changes is None or self._saves_after is not None
-        if is_known or self._session.epoch == self._session.start_epoch:
-            return
-        now = time.time()
-        if now > self._looked_for_saves + _PROMPT / 2:
-            self._looked_for_saves = now
-            self._seen_saving += [now] if self._open.saving() else []
-
     def _take(self, readings: list[Reading]) -> None:
-        """Report the readings, with the checkpoint present at the suspension."""
+        """Report the readings, with the checkpoint present at the suspension.
+
+        Those that come while it saves what belongs to the last of them are taken, too.
+        """
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
             self._check_resumed(readings[0])
-        checkpoint = self._halt(len(readings))
+        taken: list[_Taken] = []
+        while True:
+            halted = self._halt(len(readings))
+            if not halted.coming:
+                break
+            taken += _owned(readings, halted.checkpoint, len(readings))
+            if halted.stands:
+                self._report(taken)
+                self._let_on()
+                taken = []
+            readings = list(halted.coming)
+        checkpoint = halted.checkpoint
         owner = len(readings)
         # It may have trained on until it was suspended.
         later = list(self._readings.more(ended=False))
         readings = [*readings, *later]
-        if checkpoint is not None and later:
-            saved_last = self._newest > _written_at(self._printed)
-            owner = len(readings) - (1 if self._saves_after and not saved_last else 0)
+        if later:
+            owner = len(readings) if halted.is_last else len(readings) - 1
+        self._report([*taken, *_owned(readings, checkpoint, owner)])
+        self._let_on()
+
+    def _report(self, taken: Sequence["_Taken"]) -> None:
+        """Report readings, each with its checkpoint, and wait until it may go on."""
         from_zero = self._readings.from_zero
-        for number, reading in enumerate(readings, start=1):
+        for reading, checkpoint in taken:
             own = reading.epoch
             position = self._numbers.position(reading, self._session.epoch, from_zero=from_zero)
             told = {} if own is None else {"epoch": float(own)}
             noted = {**told, **reading.texts, **reading.metrics}
-            saved = checkpoint if number == owner else None
-            self._session.report(noted, saved, **position)
+            self._session.report(noted, checkpoint, **position)
             self._epoch = self._session.epoch
-        self._continued = time.monotonic()
-        self._seen_saving.clear()
-        self._longest_unseen = 0.0
-        self.signal(signal.SIGCONT)
+
+    def _halt(self, reports: int) -> Halted:
+        """Suspend it after so many reports; return its checkpoint."""
+        if self._saving is None:
+            self.suspend()
+            return Halted()
+        return self._saving.halt(reports, self._session.epoch)
+
+    def _let_on(self) -> None:
+        if self._saving is not None:
+            self._saving.note_going_on()
+        self.go_on()
 
     def _check_resumed(self, first: Reading) -> None:
         """Count from the first epoch again if nothing shows that the checkpoint was read."""
@@ -670,118 +713,12 @@ class ReadRun(CommandRun):
             self._session.epoch = self._session.start_epoch = 0
             self._numbers = EpochNumbers(self._post.progress)
 
-    def _halt(self, reports: int) -> Checkpoint | None:
-        """Suspend it when no checkpoint is half written; return the checkpoint, if it is new.
-
-        `reports` is how many were read.
-
-        Scripts save before or after they report an epoch. Files written since the last report
-        belong to this one, unless they were written right after the last one or, if the script
-        saves first, after this one.
-        """
-        if self._changes is None:
-            self.suspend()
-            return None
-        took = time.monotonic() - self._continued
-        folder = self._changes.path
-        ended = self._stopping.is_set
-        reported = _written_at(self._printed)
-        is_saving = bool(self._open.saving())
-        seen = time.monotonic()
-        if is_saving:
-            self._open.wait(ended)
-        written = self._saved()
-        newest = max(map(_written_at, written), default=0.0)
-        assert self._process is not None
-        if written and self._saves_after is None:
-            unseen = (seen if is_saving else time.monotonic()) - self._last_look
-            self._learn_order(newest, reported, took, unseen, is_late=reports > 1)
-            if self._saves_after is None and self._process.poll() is None:
-                self.suspend()
-                return None  # it may belong to either epoch: the next looks will show
-        is_last_epochs = self._saves_after and newest <= reported
-        if is_last_epochs or not written:
-            self._changes.news()
-            self._await_save(took)
-        self.suspend()
-        while self._open.saving():
-            self.signal(signal.SIGCONT)
-            if not self._open.wait(ended):
-                return None
-            self.suspend()
-        written = self._saved()
-        self._newest = max(map(_written_at, written), default=0.0)
-        goes_on = self._process.poll() is None
-        if goes_on and not self._saves_after and self._newest > _written_at(self._printed):
-            return None  # it may belong to the next epoch, and will still be there at its report
-        self._changes.news()
-        if damaged := torn(written):
-            tell(f"epoch {self._session.epoch + 1} is not saved: {damaged.name} is empty or torn")
-            return None
-        return Checkpoint.from_directory(folder) if written else None
-
-    def _learn_order(
-        self, newest: float, reported: float, took: float, unseen: float, *, is_late: bool
-    ) -> None:
-        """Learn from the files saved at a report whether it saves after its reports.
-
-        Nothing is learned if it may have trained on before this report or the last was read, or
-        saved unobserved: `unseen` are the seconds from the last look until the save was noticed.
-        """
-        is_first = self._session.epoch == self._session.start_epoch
-        was_late = self._late
-        if not is_first:
-            unseen = max(unseen, self._longest_unseen)
-        prompt = _PROMPT if is_first else max(_PROMPT / 2, took / 4)
-        self._late = is_late or unseen > prompt
-        if self._late or was_late:
-            return
-        if is_first or newest > reported:
-            if unseen <= _PROMPT:
-                self._saves_after = newest > reported
-            return
-        # The closer report counts, if that is clear: the last one was read slightly late.
-        saving = [newest, *self._seen_saving]
-        after_last = min(saving) - time.time() + time.monotonic() - self._continued
-        before_this = reported - max(saving)
-        if abs(after_last - before_this) > took / 6:
-            self._saves_after = after_last < before_this
-
-    def _saved(self) -> list[Path]:
-        """Return the files of checkpoints that are new or changed since the last report."""
-        assert self._changes is not None
-        return [
-            path for path in self._changes.since() if str(path.resolve()) not in self._open.logs
-        ]
-
-    def _await_save(self, took: float) -> None:
-        """Leave it time for a save after its report: don't suspend it for a while."""
-        assert self._changes is not None
-        assert self._process is not None
-        patience = _SAVE_PATIENCE if self._saves_after else min(_SAVE_PATIENCE, took / 4)
-        give_up = time.monotonic() + max(_SHORTEST_PATIENCE, patience)
-        while not self._stopping.is_set():
-            is_over = self._process.poll() is not None or time.monotonic() > give_up
-            if self._saved():
-                self._saves_after = True
-                return
-            if is_over:
-                return
-            time.sleep(_POLL)
-
 
 def _moves(process: psutil.Process) -> bool:
     try:
         return process.status() not in _STANDS
     except psutil.NoSuchProcess:
         return False
-
-
-def _written_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def command_run(

@@ -5,7 +5,6 @@ import ctypes
 import os
 import struct
 import time
-import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -17,30 +16,19 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _IN_ACCESS: Final = 0x1
 _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ISDIR: Final = 0x40000000
+_IN_MODIFY: Final = 0x2
+_IN_CLOSE_WRITE: Final = 0x8
+_IN_MOVED_TO: Final = 0x80
+_IN_CREATE: Final = 0x100
+_IN_Q_OVERFLOW: Final = 0x4000
+_WRITES: Final = _IN_MODIFY | _IN_CLOSE_WRITE | _IN_MOVED_TO | _IN_CREATE
 _EVENT: Final = struct.Struct("iIII")  # inotify(7): watch, mask, cookie, length of the name
-_ZIP: Final = b"PK\x03\x04"
 # Seconds after a report for which a program may keep files open until they count as unsaved.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.01
 # A file that stays open for a second and grows by less than this is a log, not a checkpoint.
 _LOG_SECONDS: Final = 1.0
 _LOG_BYTES: Final = 2**20
-
-
-def torn(files: Iterable[Path]) -> Path | None:
-    """Return the first file that can't be whole: an empty one, or an archive without its end.
-
-    `torch.save` writes a zip archive, whose directory comes last.
-    """
-    for path in files:
-        with contextlib.suppress(OSError):
-            if path.stat().st_size == 0:
-                return path
-            with path.open("rb") as file:
-                begins = file.read(len(_ZIP))
-            if begins == _ZIP and not zipfile.is_zipfile(path):
-                return path
-    return None
 
 
 class ReadWatch:
@@ -67,6 +55,101 @@ class ReadWatch:
                 return True
             at += _EVENT.size + length
         return False
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class WriteOrder:
+    """Tracks which files below a folder were written after the last line of a log, by inotify(7).
+
+    `log` returns the log, as each report may come in a new file. Times of files don't tell: a file
+    that is written right after a line has the same.
+    """
+
+    def __init__(self, log: Callable[[], Path], folder: Path) -> None:
+        self._log = log
+        self._watched = log()
+        self._file = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._folders: dict[int, Path] = {}
+        self._log_watch = -1
+        self._after: set[str] = set()
+        self._marked: set[str] = set()  # files since the mark, up to the last line
+        self._pending: set[str] = set()  # those after it, or after the mark
+        self._watch(folder)
+        self._watch_log()
+
+    def _watch(self, folder: Path) -> None:
+        for path in [folder, *(below for below in folder.rglob("*") if below.is_dir())]:
+            watch = _LIBC.inotify_add_watch(self._file, os.fsencode(path), _WRITES)
+            if watch >= 0:
+                self._folders[watch] = path
+
+    def _watch_log(self) -> None:
+        self._watched = self._log()
+        name = os.fsencode(self._watched)
+        self._log_watch = _LIBC.inotify_add_watch(self._file, name, _IN_MODIFY)
+
+    def written_after(self) -> set[str] | None:
+        """Return the files that were written after the log's last line; None if unknown."""
+        return self._after if self._update() else None
+
+    def mark(self) -> None:
+        """Let `written_since_mark` begin here."""
+        self._update()
+        self._marked.clear()
+        self._pending.clear()
+
+    def written_since_mark(self) -> set[str] | None:
+        """Return the files that were written between the mark and the last line of the log."""
+        return self._marked if self._update() else None
+
+    def _update(self) -> bool:
+        """Take in what has happened; return whether that is known."""
+        if self._file < 0:
+            return False
+        if (
+            self._log_watch < 0 or self._log() != self._watched
+        ):  # it wasn't there: what has happened before is unknown
+            self._watch_log()
+            return False
+        while events := self._events():
+            for watch, mask, name in events:
+                if mask & _IN_Q_OVERFLOW:
+                    self._note_line()
+                    return False
+                if watch == self._log_watch:
+                    self._note_line()
+                elif watch in self._folders:
+                    self._note_file(self._folders[watch] / name, is_folder=bool(mask & _IN_ISDIR))
+        return True
+
+    def _note_line(self) -> None:
+        self._after.clear()
+        self._marked |= self._pending
+        self._pending.clear()
+
+    def _note_file(self, path: Path, *, is_folder: bool) -> None:
+        files = {str(path)}
+        if is_folder:
+            self._watch(path)
+            files |= {str(below) for below in path.rglob("*")}
+        self._after |= files
+        self._pending |= files
+
+    def _events(self) -> list[tuple[int, int, str]]:
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._file, 1 << 16)
+        events = []
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+            events.append((watch, mask, os.fsdecode(name)))
+            at += _EVENT.size + length
+        return events
 
     def close(self) -> None:
         if self._file >= 0:

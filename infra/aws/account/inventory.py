@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from cloudtune import aws_session
 from cloudtune.errors import UsageError
+from cloudtune.experiment.variables import PARAMETER_STORE, SecretSource
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document, Place
@@ -27,6 +28,7 @@ _ABSENT = {
     *("404", "NoSuchBucket", "NoSuchResourceException", "NoSuchTagSet", "ParameterNotFound"),
     "ServerSideEncryptionConfigurationNotFoundError",
 }
+_NO_SECRET = {"ParameterNotFound", "ResourceNotFoundException"}
 
 # The vCPU quotas by market and class: code and name in Service Quotas (EC2 user guide, EC2 instance
 # type quotas); the codes are those of several public scripts of 2026.
@@ -246,6 +248,37 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
         request={} if disk is None else disk_request(disk, settings.place.kms),
         types=settings.place.types,
     )
+
+
+def readable_secrets(endpoint: Endpoint) -> tuple[str, ...] | None:
+    """Return the secrets that setup lets a region's instances read; None if that is unknown."""
+    clients = Clients(endpoint)
+    outputs = getattr(_Reader(clients)("", partial(stack.read, clients)), "outputs", None)
+    if not outputs:
+        return None
+    return Settings.of_outputs(Place("", endpoint.region), outputs).place.secrets
+
+
+def absent_secrets(endpoint: Endpoint, secrets: Iterable[SecretSource]) -> list[SecretSource]:
+    """Return the secrets that a region certainly doesn't have; a caller may lack the rights."""
+    clients = Clients(endpoint)
+
+    def look(source: SecretSource) -> None:
+        if source.store == PARAMETER_STORE:
+            clients["ssm"].get_parameter(Name=source.name)
+        else:
+            clients["secretsmanager"].describe_secret(SecretId=source.name)
+
+    absent = []
+    for source in secrets:
+        try:
+            look(source)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") in _NO_SECRET:
+                absent.append(source)
+        except CALL_ERRORS:
+            continue
+    return absent
 
 
 def disk_request(disk: "Disk", kms: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from cloudtune.experiment.variables import PARAMETER_STORE, SECRETS_MANAGER
 from cloudtune.infra.aws.pricing import HEAD_TYPE, SECOND_HEAD_TYPE
 from cloudtune.infra.provider import RUN_TAG
 
@@ -22,6 +23,7 @@ SPOT_SERVICE: Final = "spot.amazonaws.com"
 # The files of heads and people in a run's folder `head` (`infra.heads.store`, a layer above).
 HEAD_FILES: Final = (
     *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
+    "variables",
     "record/*",
 )
 
@@ -50,6 +52,7 @@ class Place:
     has any, instances and volumes included. `head_type` is the only type of heads, "" for the usual
     two; `kms` is the ARN of the key that encrypts the bucket and the root disks, "" for AWS's own.
     Roles belong to an account and their rights to a region, so each region has its own roles.
+    `secrets` are those that instances may read, such as "ssm:/team/token".
     The bucket's name is one that S3 keeps for the account, unless `shared_namespace`: set-ups up to
     0.2.0, whose buckets stay, have names that another account could have taken.
     """
@@ -63,6 +66,7 @@ class Place:
     tags: Mapping[str, str] = field(default_factory=dict)
     boundary: str = ""
     shared_namespace: bool = False
+    secrets: tuple[str, ...] = ()
 
     @property
     def head_types(self) -> tuple[str, ...]:
@@ -91,7 +95,7 @@ class Place:
     @property
     def node(self) -> str:
         """The role of other instances, and of their instance profile."""
-        return f"cloudtune-node-{self.region}"
+        return node_role(self.region)
 
     @property
     def roles(self) -> tuple[str, str]:
@@ -105,10 +109,27 @@ class Place:
         """Return the ARN of one of the roles, or of an instance profile."""
         return f"arn:aws:iam::{self.account}:{kind}{self.path}{name}"
 
+    def secret_arns(self, store: str) -> list[str]:
+        """Return the ARNs of the secrets in a store that instances may read."""
+        names = [secret.partition(":")[2] for secret in self.secrets if secret.startswith(store)]
+        if store == PARAMETER_STORE:
+            return [
+                f"arn:aws:ssm:{self.region}:{self.account}:parameter/{name.lstrip('/')}"
+                for name in names
+            ]
+        # AWS adds six characters of its own to each name.
+        where = f"arn:aws:secretsmanager:{self.region}:{self.account}:secret"
+        return [f"{where}:{name}-??????" for name in names]
+
 
 def head_role(region: str) -> str:
     """Return the name of the role of a region's heads."""
     return f"cloudtune-head-{region}"
+
+
+def node_role(region: str) -> str:
+    """Return the name of the role of a region's other instances."""
+    return f"cloudtune-node-{region}"
 
 
 # The trust policy of both roles: EC2 may assume them for its instances.
@@ -125,7 +146,7 @@ TRUST: Document = {
 
 
 def node(place: Place) -> Document:
-    """Return the rights of instances that train: the bucket, and nothing else.
+    """Return the rights of instances that train: the bucket, its secrets, and nothing else.
 
     They run other people's code. It may neither read nor write the code, orders and records of
     runs, nor write environments: later heads run those as root. A role knows no run, so that
@@ -138,7 +159,7 @@ def node(place: Place) -> Document:
         _deny("LeaveHeadsAlone", ["s3:GetObject", *writing], heads),
         _deny("LeaveEnvironmentsAsTheyAre", writing, [f"{folder}/environments/*"]),
     ]
-    return _document(_bucket(place, [place.bucket]), denied)
+    return _document(_bucket(place, [place.bucket]), _read_secrets(place), denied)
 
 
 def head(place: Place) -> Document:
@@ -175,6 +196,7 @@ def person(place: Place) -> Document:
     return _document(
         _see(place),
         [see_setup],
+        _see_secrets(place),
         _launch(place, place.head_types, place.head),
         _terminate(place),
         _bucket(place, place.buckets),
@@ -302,6 +324,19 @@ def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
 
 def _terminate(place: Place) -> list[Document]:
     return [_allow("GiveBackOurs", ["ec2:TerminateInstances"], place.ec2("instance"), _OURS)]
+
+
+def _read_secrets(place: Place) -> list[Document]:
+    rights = {
+        "ReadParameters": ("ssm:GetParameter", place.secret_arns(PARAMETER_STORE)),
+        "ReadSecrets": ("secretsmanager:GetSecretValue", place.secret_arns(SECRETS_MANAGER)),
+    }
+    return [_allow(sid, [action], arns) for sid, (action, arns) in rights.items() if arns]
+
+
+def _see_secrets(place: Place) -> list[Document]:
+    arns = place.secret_arns(SECRETS_MANAGER)
+    return [_allow("SeeSecrets", ["secretsmanager:DescribeSecret"], arns)] if arns else []
 
 
 def _bucket(place: Place, names: Sequence[str]) -> list[Document]:

@@ -24,7 +24,7 @@ ENVIRONMENT_DAYS = 60
 PURPOSES: Mapping[str, str] = {
     "Group": "security group: instances of a run reach each other, nothing else reaches them",
     "GroupRule": "its one rule: all traffic among its own members",
-    "NodeRole": "role of instances that train: the bucket, and nothing else",
+    "NodeRole": "role of instances that train: the bucket, named secrets, and nothing else",
     "NodeProfile": "instance profile with that role",
     "HeadRole": "role of the instance that controls a run: it rents the others, and ends them",
     "HeadProfile": "instance profile with that role",
@@ -68,8 +68,9 @@ class Settings:
             }
             tags = dict(json.loads(outputs["Tags"]))
             types = tuple(outputs["Types"].split(","))
+            secrets = tuple(filter(None, outputs.get("Secrets", "").split(",")))
             return cls(
-                place=replace(place, types=types, tags=tags, **own),
+                place=replace(place, types=types, tags=tags, secrets=secrets, **own),
                 vpc=outputs["Vpc"],
                 subnets=dict(json.loads(outputs["Subnets"])),
                 security_group=outputs["SecurityGroup"],
@@ -119,6 +120,7 @@ def template(place: Place, *, with_bucket: bool = True) -> dict[str, Any]:
         "Subnets": {"Ref": "Subnets"},
         "Tags": json.dumps(place.tags),
         "Types": ",".join(place.types),
+        **({"Secrets": ",".join(place.secrets)} if place.secrets else {}),
         "SecurityGroup": {"Fn::GetAtt": ["Group", "GroupId"]},
         "InstanceProfile": {"Ref": "NodeProfile"},
         "Storage": f"s3://{place.bucket}/{PREFIX}",

@@ -125,6 +125,16 @@ def test_what_changes_is_on_record_and_replayed_and_reported() -> None:
     assert [item["why"] for item in result["plan_changes"]] == [c.why for c in changes(played)]
 
 
+@pytest.mark.parametrize("trials", [1, 2, 4])
+def test_replanning_without_wide_trials(trials: int) -> None:
+    """The plan has trials on several GPUs, and their workers turn out to train copies."""
+    job = SHA.but(trials=trials, copies=True, max_instances=1, limits=Limits(600.0, 60.0))
+    played = play(job)
+    assert max(played.widths) > 1
+    assert played.widths[-1] == 1
+    assert (played.policy.ending, played.furthest) == (EndReason.DONE, 16)
+
+
 def test_published_strategies_keep_their_first_plan() -> None:
     for name in ("rubberband", "rubberband-exact", "sha-static"):
         assert changes(play(slower(1.3, job=SHA.but(by=name)))) == []

@@ -14,7 +14,7 @@ PATTERN = "acc {acc}"
 
 def read(path: Path, pieces: Iterable[bytes], pattern: str = PATTERN, last: int = 3) -> list[float]:
     """Return the metrics that are read from an output that is written in pieces."""
-    readings = Readings(path, "its output", "acc", pattern, last=last)
+    readings = Readings(path, "acc", pattern, last=last)
     reports = []
     for piece in pieces:
         with path.open("ab") as file:

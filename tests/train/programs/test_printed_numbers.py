@@ -1,6 +1,5 @@
 """Numbers that scripts print, in every format that people and libraries use, are read whole."""
 
-import json
 import math
 import random
 import re
@@ -98,7 +97,7 @@ def drawn_line(luck: random.Random) -> tuple[str, float]:
 
 
 def read(path: Path, line: str, pattern: str) -> float | None:
-    readings = Readings(path, "its output", "val_loss", pattern)
+    readings = Readings(path, "val_loss", pattern)
     path.write_text(line + "\n", encoding="utf-8")
     reports = list(readings.more())
     return reports[0].metrics["val_loss"] if len(reports) == 1 else None
@@ -149,17 +148,6 @@ def test_a_number_is_read_to_its_end(
     tmp_path: Path, pattern: str, line: str, value: float | None
 ) -> None:
     assert read(tmp_path / "log", line, pattern) == value
-
-
-@pytest.mark.parametrize("text", ["3.5e-05", "1,234.5", "-1", "97%", "nan"])
-def test_numbers_of_json_may_be_texts(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "log"
-    readings = Readings(path, "log", "a", None)
-    path.write_text(json.dumps({"a": text, "b": f"about {text}"}) + "\n")
-    ((metrics, _, texts),) = readings.more()
-    assert set(metrics) == {"a"}
-    assert texts == {"b": f"about {text}"}
-    assert repr(metrics["a"]) == repr(float(text.replace(",", "").rstrip("%")))
 
 
 def test_the_example_finds_what_it_names() -> None:

@@ -1,0 +1,223 @@
+"""What a deadline and a budget alone buy, beside machines that a person names.
+
+    python -m benchmarks.defaults [--strategy best] [--budgets 5,20,100,500,2000]
+        [--hours 1,4,24] [--draws 3] [--processes 2]
+
+The script is ResNet-50 on CIFAR-10 at its published speeds, with epochs 8 to 64 and eta 2, on AWS
+without quotas; beyond $100 a larger model, whose epochs take as many times as long as the budget is
+larger. Each draw is a world: how far published speeds are off by GPU model, and how spot
+pools behave. Runs of the policy in virtual time begin with what is assumed of a script that never
+ran, and choose
+
+- *before*: up to four g4dn.12xlarge on demand, the default of 0.3;
+- *default*: among all types and both markets, as many as the limits pay for;
+- *named*: the same by `--instances '*' --market any --max-instances 64`;
+- *knows*: the one type that buys most at the world's true speeds, in both markets, and no other.
+
+Prints configurations, epochs trained, the last epoch of the best trial and dollars, all medians of
+the draws, and the machines of the first draw; then `default` as a share of the better of *named*
+and *knows*, by the median of draws.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, groupby
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.runner import in_processes, parser, print_table
+from cloudtune.engine.ledger import MemoryLedger
+from cloudtune.engine.loop import run
+from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.experiment import Experiment
+from cloudtune.model.plans import Limits, Rentable
+from cloudtune.planning.forecasting import drawn
+from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.runs.figures import figures
+from cloudtune.runs.job import policy_of
+from cloudtune.strategies.offers import by_worth, means_within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from cloudtune.planning.stages import Problem
+
+PROFILE = "resnet50-cifar10@v100"
+CHOICES: dict[str, dict[str, Any]] = {
+    "before": {"instances": ["g4dn.12xlarge"], "market": "on-demand", "max_instances": 4},
+    "default": {},
+    "named": {"instances": ["*"], "market": "any", "max_instances": 64},
+}
+KNOWS = "knows"
+# A spot pool behaves in one of several ways: offers are spread over them by these bases.
+_POOLS = (17, 19, 23, 29, 31)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Limits, in dollars and hours, and the number of the world that is drawn."""
+
+    budget: float
+    hours: float
+    draw: int
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.hours * 3600.0, self.budget)
+
+    @property
+    def size(self) -> float:
+        """How many times as long an epoch takes as ResNet-50's."""
+        return max(1.0, self.budget / 100.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a simulated run bought; `machines` are the instances that trained, by offer.
+
+    `reached` is the last epoch of the best trial.
+    """
+
+    configurations: int
+    epochs: int
+    reached: int
+    dollars: float
+    machines: str
+
+
+def made_experiment(
+    cell: Cell, strategy: str, cloud: Mapping[str, Any], folder: Path
+) -> Experiment:
+    return Experiment(
+        name="defaults",
+        train="train.py:train",
+        metric={"name": "accuracy", "mode": "max"},
+        search={"lr": {"loguniform": [1e-4, 1]}},
+        epochs={"min": 8, "max": 64},
+        eta=2,
+        strategy=strategy,
+        limits={"deadline": f"{cell.hours:g}h", "budget": f"${cell.budget:g}"},
+        cloud={"provider": "aws", **cloud},
+        history="off",
+        directory=folder,
+    )
+
+
+def world_of(cell: Cell, strategy: str, folder: Path) -> list[Rentable]:
+    """Return all offers as they are in the world of a cell."""
+    experiment = made_experiment(cell, strategy, {"instances": ["*"], "market": "any"}, folder)
+    problem = problem_of(experiment, stored_profiles(experiment, PROFILE))
+    slowed = [replace(each, profile=each.profile.slowed(cell.size)) for each in problem.rentables]
+    return [drawn(each, cell.draw, base) for each, base in zip(slowed, cycle(_POOLS), strict=False)]
+
+
+def outcomes(cell: Cell, strategy: str) -> dict[str, Outcome]:
+    """Return what each choice buys in the world of a cell."""
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["CLOUDTUNE_HOME"] = f"{name}/home"
+        folder = Path(name)
+        (folder / "train.py").write_text("def train(config): ...\n")
+        world = world_of(cell, strategy, folder)
+        found = {}
+        for choice, cloud in CHOICES.items():
+            problem = problem_of(made_experiment(cell, strategy, cloud, folder), [])
+            found[choice] = play(cell, problem, world)
+        best = _best_type(cell, world)
+        cloud = {"instances": [best], "market": "any", "max_instances": 64}
+        problem = problem_of(made_experiment(cell, strategy, cloud, folder), [])
+        true = {rentable.offer: rentable for rentable in world}
+        known = tuple(
+            replace(rentable, profile=true[rentable.offer].profile)
+            for rentable in problem.rentables
+        )
+        found[KNOWS] = play(cell, replace(problem, rentables=known), world)
+        return found
+
+
+def _best_type(cell: Cell, world: Sequence[Rentable]) -> str:
+    means = means_within(cell.limits, 64, 64)
+    return by_worth(world, means)[0].offer.instance_type.name
+
+
+def play(cell: Cell, problem: Problem, world: Sequence[Rentable]) -> Outcome:
+    """Simulate a run of a problem in a world."""
+    experiment = problem.experiment
+    policy = policy_of(
+        experiment, problem.rentables, cell.limits, heartbeat=False, checked=False, learns=False
+    )
+    curves = synthetic_metric(experiment.metric.mode, cell.draw)
+    run(policy, SimWorld(world, experiment.metric.name, curves, cell.draw), MemoryLedger())
+    trained = Counter[str]()
+    for rented in policy.fleet:
+        if rented.joined:
+            offer = rented.offer
+            trained[f"{offer.instance_type.name}{' spot' * (offer.market == 'spot')}"] += 1
+    result = figures(policy)
+    epochs = sum(max(trial.history, default=0) for trial in policy.trials.values())
+    machines = " + ".join(f"{count} x {name}" for name, count in trained.most_common(3))
+    return Outcome(result.trials, epochs, result.epochs, result.dollars, machines)
+
+
+def summary(
+    cells: Sequence[Cell], found: Iterable[Mapping[str, Outcome]]
+) -> Iterator[dict[str, object]]:
+    """Yield a row for each pair of limits, when its draws are there."""
+    pairs = zip(cells, found, strict=True)
+    for limits, group in groupby(pairs, key=lambda pair: (pair[0].budget, pair[0].hours)):
+        budget, hours = limits
+        draws = [outcome for _, outcome in group]
+        row: dict[str, object] = {"budget": f"${budget:g}", "hours": f"{hours:g}"}
+        for choice in (*CHOICES, KNOWS):
+            own = [draw[choice] for draw in draws]
+            configurations = median(each.configurations for each in own)
+            epochs = median(each.epochs for each in own)
+            reached = median(each.reached for each in own)
+            dollars = median(each.dollars for each in own)
+            row[choice] = f"{configurations:g} / {epochs:g} / {reached:g} / ${dollars:.2f}"
+        row["configurations"] = f"{median(_shares(draws, 'configurations')):.2f}"
+        row["epochs"] = f"{median(_shares(draws, 'epochs')):.2f}"
+        row["machines"] = draws[0]["default"].machines
+        row["known machines"] = draws[0][KNOWS].machines
+        yield row
+
+
+def _shares(draws: Sequence[Mapping[str, Outcome]], figure: str) -> list[float]:
+    """Return what the default reaches of the best that a person names, draw by draw."""
+    shares = []
+    for draw in draws:
+        best = max(getattr(draw[choice], figure) for choice in ("named", KNOWS))
+        shares.append(getattr(draw["default"], figure) / max(1, best))
+    return shares
+
+
+def main() -> None:
+    known = parser(
+        __doc__,
+        strategy="best",
+        budgets=("5", "20", "100", "500", "2000"),
+        hours=("1", "4", "24"),
+        draws=3,
+        processes=2,
+    )
+    given = known.parse_args()
+    cells = [
+        Cell(float(budget), float(hours), draw)
+        for budget in given.budgets
+        for hours in given.hours
+        for draw in range(given.draws)
+    ]
+    work = partial(outcomes, strategy=given.strategy)
+    found = in_processes(work, cells, given.processes)
+    print("configurations / epochs / last epoch of the best / dollars; of the better of both:\n")
+    print_table(summary(cells, found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,418 @@
+"""A program asked for its options, and watched in the first minute of one training."""
+
+import contextlib
+import fnmatch
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from cloudtune.errors import UsageError
+from cloudtune.running.dry_run import copy_sent_files, script_error
+from cloudtune.script import help_hook
+from cloudtune.script.command_check import search_path
+from cloudtune.script.drafts import Measure, Shown
+from cloudtune.script.guesses import is_held_out, is_metric, rank
+from cloudtune.script.labels import labelled_numbers
+from cloudtune.script.options import Help, Option, read_configuration, read_help
+from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
+from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
+
+# Seconds in which a program prints its help: importing torch takes some from a cold disk.
+_HELP_SECONDS: Final = 90.0
+# Seconds in which a program shows its metrics, and between two looks at them.
+SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.25
+_READ_SECONDS: Final = 5.0
+# Reports of a held-out metric that are enough.
+_ENOUGH: Final = 3
+# More reports than this many an epoch are of parts of epochs.
+_PER_EPOCH: Final = 1.5
+# The bytes of output that are read, and the lines of it in an error.
+_OUTPUT_BYTES: Final = 2**24
+_LINES: Final = 12
+_END_SECONDS: Final = 1.5
+# As a worker: the first to be killed where memory is short.
+_PROTECTED: Final = 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"'
+_HYDRA: Final = re.compile(r"powered by hydra|== Config ==", re.IGNORECASE)
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
+# The commands of a command line that trains.
+_TRAINS: Final = ("fit", "train", "main", "run")
+_EPOCH_OF: Final = re.compile(r"\bepoch\b\W{0,4}\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
+_MODELS: Final = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".npz", ".msgpack"),
+    *(".pkl", ".joblib", ".zip", ".onnx", ".tar", ".model", ".weights"),
+)
+_VARIABLE: Final = re.compile(r"\d[\d_:T-]*\d|\d")
+# Files of numbers by how soon and how exactly they are written; output stands at 1.
+_SOURCES: Final = {".csv": 0, ".tsv": 0, ".jsonl": 0, ".json": 2, ".wandb": 4}
+_PRINTED: Final = 1
+_EVENTS: Final = 3
+
+
+# A measure, whether it is late, and how exact its source is.
+_Found: TypeAlias = tuple[Measure, bool, int]
+
+
+@dataclass(frozen=True)
+class ScriptCall:
+    """A program of the user's, and the `words` after it that it is called with."""
+
+    script: Path
+    words: tuple[str, ...] = ()
+
+
+def ask_options(program: ScriptCall) -> tuple[ScriptCall, tuple[Option, ...]]:
+    """Return a program's options as its --help names them, and the program with its command.
+
+    Of a command line with several commands, the one that trains.
+
+    Raises:
+        UsageError: it printed no help in time.
+    """
+    with _copied(program.script) as folder:
+        help_, text = _help(program, folder)
+        if not help_.options or (help_.commands and program.words == ()):
+            command = next((it for it in _TRAINS if it in help_.commands), None)
+            if command is not None:
+                program = ScriptCall(program.script, (*program.words, command))
+                help_, text = _help(program, folder)
+        if _HYDRA.search(text):
+            return program, tuple(_configuration(program, folder))
+    return program, help_.options
+
+
+def _help(program: ScriptCall, folder: Path) -> tuple[Help, str]:
+    """Return what a program says of its options, and the text of its help."""
+    site = folder.parent / "site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_bytes(Path(help_hook.__file__).read_bytes())
+    described = folder.parent / "options"
+    described.unlink(missing_ok=True)
+    before = os.environ.get("PYTHONPATH")
+    variables = {
+        "PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site),
+        help_hook.FILE: str(described),
+        "COLUMNS": "300",
+        "TERMINAL_WIDTH": "300",
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        "PAGER": "cat",
+    }
+    log = folder.parent / "help"
+    process = _start(program, ["--help"], folder, log, variables)
+    code = _wait(process, _HELP_SECONDS)
+    text = _text(log)
+    if code is None:
+        raise UsageError(
+            f"{program.script}: no help within {_HELP_SECONDS:.0f} s of `{_shown(program)} --help`"
+        )
+    facts = described.read_text(encoding="utf-8") if described.exists() else ""
+    found = read_help(facts, text)
+    if code and not found.options and not found.commands:
+        raise UsageError(_failure(program, ["--help"], code, folder, log))
+    return found, text
+
+
+def _configuration(program: ScriptCall, folder: Path) -> Iterator[Option]:
+    """Yield the settings of a program of hydra's."""
+    log = folder.parent / "configuration"
+    process = _start(program, ["--cfg", "job"], folder, log, {})
+    code = _wait(process, _HELP_SECONDS)
+    text = _text(log)
+    with contextlib.suppress(YAMLError):
+        configuration = YAML(typ="safe").load(text)
+        if code == 0 and isinstance(configuration, Mapping):
+            yield from read_configuration(configuration)
+            return
+    raise UsageError(_failure(program, ["--cfg", "job"], code, folder, log))
+
+
+def watch(program: ScriptCall, last: int | None) -> Shown:
+    """Train with a program's defaults for up to a minute, and return what it showed.
+
+    `last` is its last epoch, if that is known. It runs in a temporary copy of the files that
+    instances get, on this machine's CPUs, and is ended with its children.
+
+    Raises:
+        UsageError: it failed; the message has its last lines.
+    """
+    with _copied(program.script) as folder:
+        log = folder.parent / "log"
+        trial = _Trial(folder, log, last)
+        process = _start(program, [], folder, log, {"WANDB_MODE": "offline"})
+        try:
+            trial.wait(process)
+            code = process.poll()
+        finally:
+            _end(process)
+        measures = trial.measures(ended=code == 0)
+        text = _text(log)
+        if code and not measures:
+            raise UsageError(_failure(program, [], code, folder, log))
+        named = {int(number) for number in _EPOCH_OF.findall(text)}
+        saved = trial.saved()
+        return Shown(
+            measures=tuple(measures),
+            ended=code == 0,
+            epochs=named.pop() if len(named) == 1 else last,
+            folder=_common_folder(saved, program.script.parent),
+            saved=saved[-1].as_posix() if saved else "",
+        )
+
+
+@contextlib.contextmanager
+def _copied(script: Path) -> Iterator[Path]:
+    """Give a temporary copy of the folder of a script, as instances get it."""
+    with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve() / "code"
+        folder.mkdir()
+        copy_sent_files(script.parent, folder)
+        yield folder
+
+
+def _start(
+    program: ScriptCall,
+    words: Sequence[str],
+    folder: Path,
+    log: Path,
+    variables: Mapping[str, str],
+) -> subprocess.Popen[bytes]:
+    command = ["python", program.script.name, *program.words, *words]
+    environment = {
+        **os.environ,
+        "PATH": search_path(),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONIOENCODING": "utf-8",
+        "CUDA_VISIBLE_DEVICES": "",
+        "MPLBACKEND": "Agg",
+        **variables,
+    }
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _PROTECTED, "sh", *command],
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Return the exit code of a process; None if it didn't end in time. It is over then."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _text(log: Path) -> str:
+    with log.open("rb") as file:
+        return file.read(_OUTPUT_BYTES).decode(errors="replace")
+
+
+def _shown(program: ScriptCall) -> str:
+    return " ".join(["python", program.script.name, *program.words])
+
+
+def _failure(
+    program: ScriptCall, words: Sequence[str], code: int | None, folder: Path, log: Path
+) -> str:
+    """Return how a program failed: the place in its own files, or its last lines."""
+    source = program.script.parent
+    text = _text(log).replace(str(folder), str(source)).rstrip()
+    _, raised, trace = text.rpartition(_TRACEBACK)
+    last = text.rpartition("\n")[2]
+    what = script_error(last, trace, source) if raised else "\n".join(text.split("\n")[-_LINES:])
+    command = " ".join([_shown(program), *words])
+    hint = ""
+    if _USAGE.search(text):
+        hint = f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
+    elif "FileNotFoundError" in last and (source / ".gitignore").exists():
+        hint = "; what .gitignore names isn't copied: write !NAME into it for what it needs"
+    return f"{what}\n`{command}` ended with code {code}{hint}"
+
+
+class _Trial:
+    """A program that trains in a folder: its output, and the files that it writes."""
+
+    def __init__(self, folder: Path, log: Path, last: int | None) -> None:
+        self._folder = folder
+        self._log = log
+        self._last = last
+        self._before = {path for path in folder.rglob("*") if path.is_file()}
+        self._sizes: dict[Path, list[int]] = defaultdict(list)
+
+    def wait(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the program has ended, has shown enough, or its time is up."""
+        began = time.monotonic()
+        read = began
+        while process.poll() is None and time.monotonic() < began + SECONDS:
+            time.sleep(_LOOK_SECONDS)
+            self._note_sizes()
+            if time.monotonic() > read + _READ_SECONDS:
+                if any(map(_is_enough, self.measures(ended=False)[:1])):
+                    return
+                read = time.monotonic()
+
+    def _note_sizes(self) -> None:
+        for path in self._number_files():
+            with contextlib.suppress(OSError):
+                size = path.stat().st_size
+                if size not in self._sizes[path][-1:]:
+                    self._sizes[path].append(size)
+
+    def _new_files(self) -> list[Path]:
+        paths = sorted(path for path in self._folder.rglob("*") if path.is_file())
+        return [path for path in paths if path not in self._before]
+
+    def _number_files(self) -> list[Path]:
+        names = PATTERNS
+        return [
+            path
+            for path in self._new_files()
+            if any(fnmatch.fnmatch(path.name, pattern) for pattern in names)
+        ]
+
+    def saved(self) -> list[PurePosixPath]:
+        """Return the files that look like models, relative to the folder."""
+        names = [PurePosixPath(path.relative_to(self._folder)) for path in self._new_files()]
+        return [name for name in names if name.suffix in _MODELS and not _is_data(name)]
+
+    def measures(self, *, ended: bool) -> list[Measure]:
+        """Return what it printed and wrote that may be its metric, the most likely first."""
+        found = [*self._printed(), *self._written()]
+        likely = [it for it in found if _is_likely(it[0], self._last, ended=ended)]
+        likely.sort(key=lambda it: _key(*it, ended=ended))
+        names: dict[str, Measure] = {}
+        for measure, _, _ in likely:
+            names.setdefault(measure.name, measure)
+        return list(names.values())
+
+    def _printed(self) -> Iterator[_Found]:
+        for name, pattern, _ in labelled_numbers(_text(self._log)):
+            readings = Readings(self._log, name, pattern, last=self._last or 0, start=0)
+            reports = list(readings.more(ended=True))
+            yield _measure(name, ("printed", pattern), "its output", reports), False, _PRINTED
+
+    def _written(self) -> Iterator[_Found]:
+        patterns = defaultdict(list)
+        for path in self._number_files():
+            patterns[_pattern(PurePosixPath(path.relative_to(self._folder)))].append(path)
+        for pattern, paths in patterns.items():
+            changes = max(len(self._sizes.get(path, ())) for path in paths)
+            order = min(_SOURCES.get(path.suffix, _EVENTS) for path in paths)
+            for name, rows in _columns(self._folder, pattern).items():
+                measure = _measure(name, ("file", pattern), pattern, rows)
+                yield measure, changes < min(2, len(rows)), order
+
+
+def _is_enough(measure: Measure) -> bool:
+    """Whether enough reports of a held-out metric have come."""
+    epochs = {epoch for epoch in measure.epochs if epoch is not None}
+    return is_held_out(measure.name) and len(epochs) >= _ENOUGH
+
+
+def _columns(folder: Path, pattern: str) -> dict[str, list[Reading]]:
+    """Return the reports that a run would read in files, by the metric."""
+    with contextlib.suppress(UsageError):
+        probe = MetricFiles(folder, pattern, "", restored=False)
+        list(probe.more(ended=True))
+        names = [name for name in probe.seen if is_metric(name)]
+        return {
+            name: list(MetricFiles(folder, pattern, name, restored=False).more(ended=True))
+            for name in names
+        }
+    return {}
+
+
+def _measure(
+    name: str, reports: tuple[str, str], source: str, readings: Sequence[Reading]
+) -> Measure:
+    return Measure(
+        name=name,
+        reports=reports,
+        source=source,
+        values=tuple(reading.metrics[name] for reading in readings),
+        epochs=tuple(reading.epoch for reading in readings),
+        steps=tuple(step_of(reading.metrics) for reading in readings),
+    )
+
+
+def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:
+    """Whether a number may be a metric: none of each batch, and none that only counts."""
+    if not is_metric(measure.name) or not measure.values:
+        return False
+    named = [epoch for epoch in measure.epochs if epoch is not None]
+    if len(named) > _ENOUGH * len(set(named)):
+        return False  # several of each epoch
+    steps = not named and last is not None and ended
+    return not (steps and len(measure.values) > 1.5 * (last or 0))
+
+
+def _key(measure: Measure, late: bool, order: int, *, ended: bool) -> tuple[object, ...]:
+    name = rank(measure.name)
+    count = len(measure.values)
+    constant = count > 1 and len(set(measure.values)) == 1
+    once = count == 1 and ended
+    per_epoch = None not in measure.epochs
+    data = (name.unknown, once, name.trains, constant, name.held_out)
+    return *data, not per_epoch, late, name.single, name.minimized, order, -count
+
+
+def _pattern(path: PurePosixPath) -> str:
+    """Return a path as a pattern: numbers, dates and marks of a run differ from trial to trial."""
+    name = path.name
+    if "tfevents" in name:
+        name = "*tfevents*"
+    elif path.suffix == ".wandb":
+        name = "*.wandb"
+    else:
+        name = _VARIABLE.sub("*", path.stem) + path.suffix
+    parts = [_VARIABLE.sub("*", part) for part in path.parts[:-1]]
+    parts = ["*" if "*" in part and "wandb" in path.parts else part for part in parts]
+    return "/".join([*parts, name])
+
+
+def _is_data(path: PurePosixPath) -> bool:
+    return any(part.lower() in {"data", "datasets", "dataset", ".cache"} for part in path.parts)
+
+
+def _common_folder(saved: Sequence[PurePosixPath], source: Path) -> str:
+    """Return the folder of a program's own that has what it saved; "" if there is none."""
+    if not saved:
+        return ""
+    common: list[str] = []
+    for parts in zip(*(path.parts[:-1] for path in saved), strict=False):
+        if len(set(parts)) > 1 or _VARIABLE.search(parts[0]):
+            break
+        common.append(parts[0])
+    folder = "/".join(common)
+    is_new = bool(folder) and not any((source / folder).rglob("*.py"))
+    return folder if is_new else ""

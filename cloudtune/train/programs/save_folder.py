@@ -1,0 +1,162 @@
+"""The folder of a command's checkpoints: the files of its saves, without logs, and copies of it."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from cloudtune.train.folder_changes import Changes, State
+from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder
+
+# A file that grows so often, for so long, while it isn't held open, is a log.
+_APPENDED: Final = 4
+_APPENDED_SECONDS: Final = 0.4
+
+
+class SaveFolder:
+    """The files of saves in a folder.
+
+    Logs are left out: files that the command holds open, or appends to again and again.
+
+    Args:
+        path: the folder.
+        printed: returns the file with the command's latest report.
+        copies: a folder on the same disk, for copies.
+        tree: returns the command's processes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        printed: Callable[[], Path],
+        copies: Path,
+        tree: Callable[[], Iterable[psutil.Process]],
+    ) -> None:
+        self.path = path
+        self._printed = printed
+        self._copies_in = copies
+        self._copies: list[Path] = []
+        self._changes = Changes(path)
+        self._open = OpenFiles(path, tree)
+        self._order = WriteOrder(printed, path)
+        self._growth: dict[str, list[tuple[float, int]]] = {}  # times and sizes, by file
+        self._appended: set[str] = set()
+
+    def close(self) -> None:
+        self._order.close()
+
+    def state(self) -> State:
+        """Return the present state of the files."""
+        state = self._changes.state()
+        self._note_growth(state)
+        return {name: it for name, it in state.items() if self._counts(name)}
+
+    def changed(self) -> list[Path]:
+        """Return the files that are new or changed since the last call of `take`."""
+        return [path for path in self._changes.since() if self._counts(str(path))]
+
+    def take(self, state: State | None = None) -> list[Path]:
+        """Return the files that are new or changed since the last call, up to a `state`."""
+        self._growth.clear()  # what grew in one save says nothing of the next
+        taken = self._changes.take(self._changes.state() if state is None else state)
+        return [path for path in taken if self._counts(str(path))]
+
+    def written_last(self) -> list[Path]:
+        """Return the files and folders that were written after the last line of the output."""
+        written = self._order.written_after()
+        if written is None:
+            reported = written_at(self._printed())
+            return [path for path in self.changed() if written_at(path) > reported]
+        return [Path(name) for name in written if self._counts(name)]
+
+    def mark(self) -> None:
+        """Record that files are looked at now; see `written_since_mark`."""
+        self._order.mark()
+
+    def written_since_mark(self) -> bool:
+        """Return whether files were written between `mark` and the last line; True if unknown."""
+        written = self._order.written_since_mark()
+        return written is None or any(map(self._counts, written))
+
+    def being_written(self) -> set[str]:
+        """Return the files that the command has open for writing."""
+        return self._open.saving()
+
+    def wait_closed(self, ended: Callable[[], bool]) -> bool:
+        """Wait until none is open for writing; return False if the command ends before that."""
+        return self._open.wait(ended)
+
+    def _note_growth(self, state: State) -> None:
+        """Find files that the command appends to again and again, opening them each time."""
+        now = time.monotonic()
+        for name, (_, size, _) in state.items():
+            growth = self._growth.setdefault(name, [])
+            if growth and size < growth[-1][1]:
+                growth.clear()
+            if not growth or size > growth[-1][1]:
+                growth.append((now, size))
+            if len(growth) >= _APPENDED and now - growth[0][0] >= _APPENDED_SECONDS:
+                self._appended.add(name)
+
+    def _counts(self, name: str) -> bool:
+        """Return whether a file is a part of saves, and no log."""
+        return name not in self._appended and str(Path(name).resolve()) not in self._open.logs
+
+    def name(self, path: Path) -> str:
+        """Return the name of a file within the folder, or within a copy of it."""
+        path = path.resolve()
+        folders = [it.resolve() for it in (self.path, *self._copies)]
+        folder = next(it for it in folders if path.is_relative_to(it))
+        return path.relative_to(folder).as_posix()
+
+    def unit(self, path: Path) -> str:
+        """Return what a file is saved with: the folder in which it is, or "" for loose files."""
+        return unit_of(self.name(path))
+
+    def units(self, paths: Iterable[Path]) -> set[str]:
+        return {self.unit(path) for path in paths}
+
+    def copy(self, names: Iterable[str], *, overwritten: Collection[str] = ()) -> Path:
+        """Return a copy of some files; `drop_copies` deletes it.
+
+        They are linked. Those of the units `overwritten` may be written again, and are copied.
+        """
+        copy = self._copies_in / f"whole-{len(self._copies)}"
+        copy.mkdir()
+        self._copies.append(copy)
+        for path in map(Path, names):
+            target = copy / self.name(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # it has just been deleted
+                if self.unit(path) in overwritten:
+                    shutil.copyfile(path, target)
+                else:
+                    os.link(path, target)
+        return copy
+
+    def in_copy(self, copy: Path, paths: Sequence[Path]) -> list[Path]:
+        """Return where files of the folder are in a copy of it."""
+        return [copy / self.name(path) for path in paths]
+
+    def drop_copies(self) -> None:
+        for copy in self._copies:
+            shutil.rmtree(copy, ignore_errors=True)
+        self._copies.clear()
+
+
+def unit_of(name: str) -> str:
+    """Return what a file of a folder is saved with: the folder in which it is, or ""."""
+    return name.partition("/")[0] if "/" in name else ""
+
+
+def written_at(path: Path) -> float:
+    """Return when a file was last written, in Unix time; 0 if it isn't there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

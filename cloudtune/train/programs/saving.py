@@ -1,0 +1,349 @@
+"""The checkpoints of a command whose output is read: when each is whole, and of which epoch.
+
+Nothing of the script says when it saves. At each report the script is suspended, and what its
+folder shows then is put together with what it has printed:
+
+- A script that saves before it reports has gone on from its save, which is whole.
+- One that saves after its report runs on until its save is whole. It may be overtaken by its own
+  next report: those that come in the meantime are returned with the checkpoint.
+"""
+
+import math
+import time
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import psutil
+
+from cloudtune.train.checkpoint import Checkpoint
+from cloudtune.train.folder_changes import Changes, State
+from cloudtune.train.programs.metric_files import MetricFiles
+from cloudtune.train.programs.metric_parsers import Reading, Readings
+from cloudtune.train.programs.save_folder import SaveFolder, unit_of, written_at
+from cloudtune.train.programs.save_order import FIRST_PROMPT, PROMPT, Look, SaveOrder
+from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, unfinished
+from cloudtune.train.storage import tell
+
+# Seconds between two looks at its folder.
+_POLL: Final = 0.02
+# Maximum seconds from a script's report until it begins to save.
+_PATIENCE: Final = 10.0
+# The same where no save after a report was seen: a quarter of an epoch, but for short epochs, whose
+# next save may come soon, this long or half an epoch.
+_SHORTEST_PATIENCE: Final = 0.5
+# The bytes of a save that is copied before it is known whether it is whole.
+_SPARE_BYTES: Final = 2**26
+
+
+class Halting(Protocol):
+    """A command in training, as far as it is halted for its checkpoints."""
+
+    def suspend(self) -> None:
+        """Suspend all of its processes, and return once they have stopped."""
+
+    def go_on(self) -> None:
+        """Let its processes run again."""
+
+    def tree(self) -> Iterable[psutil.Process]:
+        """Return its processes."""
+
+    def code(self) -> int | None:
+        """Return its exit code; None while it runs."""
+
+    def stopping(self) -> bool:
+        """Return whether it is to end."""
+
+
+class Halted(NamedTuple):
+    """A command after its report, with its checkpoint.
+
+    `coming` are the reports that came before its save was whole; then it is suspended only if it
+    `stands`. `is_last`: the checkpoint was written after the last line of the output.
+    """
+
+    checkpoint: Checkpoint | None = None
+    coming: Sequence[Reading] = ()
+    stands: bool = False
+    is_last: bool = True
+
+
+class Spare(NamedTuple):
+    """A copy of a save that may be whole, and the state of the folder when it was made."""
+
+    state: State
+    folder: Path
+
+
+class Saving:
+    """The saves of a command into a folder.
+
+    Args:
+        command: the command, which is halted for its checkpoints.
+        folder: its folder of checkpoints.
+        readings: its reports.
+        copies: a folder on the same disk, for copies.
+    """
+
+    def __init__(
+        self,
+        command: Halting,
+        folder: Path,
+        readings: Readings | MetricFiles,
+        *,
+        copies: Path,
+    ) -> None:
+        self._command = command
+        self._readings = readings
+        self._folder = SaveFolder(folder, lambda: readings.path, copies, command.tree)
+        self._shapes = SaveShapes()
+        self.order = SaveOrder()
+        self._epoch = 0  # the last one before the report at which it is halted
+        self._is_settled = False  # whether its last save was seen to be whole: what's new is later
+        self._resting: State = {}  # the folder as it was when a save last changed
+        self._spare: Spare | None = None
+
+    def close(self) -> None:
+        self._folder.close()
+
+    def watch(self) -> None:
+        """Take a look while it trains, at whether it is saving."""
+        self.order.watch(self._folder.being_written)
+
+    def note_going_on(self) -> None:
+        """Record that it goes on after a report."""
+        self.order.note_going_on()
+        self._folder.drop_copies()
+        self._spare = None
+
+    def halt(self, reports: int, epoch: int) -> Halted:
+        """Suspend it when no save is under way; return the checkpoint, if there is a new one.
+
+        `reports` is how many were read, after an epoch. It isn't suspended if it has gone on to its
+        next report and saves again.
+
+        Files written since the last report belong to this one, unless they were written right after
+        the last one or, if the script saves first, after this one.
+        """
+        self._epoch = epoch
+        was_settled = self._is_settled and reports == 1  # so what is new is this report's
+        self._is_settled = False
+        reported = written_at(self._readings.path)
+        unseen = self.order.unseen
+        if not self.order.has_reported:
+            self._await_first_save(reported)
+        if self._folder.being_written():
+            self._folder.wait_closed(self._command.stopping)
+        written = self._folder.changed()
+        last = self._folder.written_last()
+        if coming := list(self._readings.more()):
+            self.order.note_late()
+            return self._passed_by(coming) if was_settled else self._overtaken(coming)
+
+        if written and self.order.after is None:
+            newest = max(map(written_at, written))
+            if not self.order.has_reported and newest < reported - self.order.epoch_seconds / 2:
+                self._folder.take()  # what it writes when it starts is no checkpoint
+                written = []
+            else:
+                times = [at for at in map(written_at, last) if at]  # some are gone by now
+                self.order.learn(
+                    Look(
+                        reported=reported,
+                        newest=newest,
+                        unseen=unseen,
+                        saved_last=bool(last),
+                        delay=min(times, default=math.inf) - reported,
+                        is_last_line=self._readings.is_last,
+                        reports=reports,
+                    )
+                )
+                if self.order.after is None and self._runs():
+                    self._command.suspend()
+                    return Halted()  # it may belong to either epoch: the next looks will show
+
+        if not written or (self.order.after and not last and not was_settled):
+            self._folder.take()  # it is of the epoch before
+            if coming := self._await_save():
+                return self._overtaken(coming)
+        return self._halt_after_save() if self.order.after else self._halt_before_save()
+
+    def _runs(self) -> bool:
+        return self._command.code() is None and not self._command.stopping()
+
+    def _suspend(self) -> bool:
+        """Suspend it while no file is open for writing; return False if it ends before that."""
+        self._command.suspend()
+        while self._folder.being_written():
+            self._command.go_on()
+            if not self._folder.wait_closed(self._command.stopping):
+                return False
+            self._command.suspend()
+        return True
+
+    def _overtaken(self, coming: Sequence[Reading]) -> Halted:
+        """Suspend a script whose next reports came first, unless it is saving."""
+        before = self._folder.state()
+        self._command.suspend()
+        if not self._folder.being_written() and self._folder.state() == before:
+            return Halted(coming=coming, stands=True)
+        self._command.go_on()
+        return Halted(coming=coming)
+
+    def _halt_before_save(self) -> Halted:
+        """Suspend a script that saves before its reports, before it saves again."""
+        if not self._suspend():
+            return Halted()
+        if self._command.code() is None and self._folder.written_last():
+            return Halted()  # it may belong to the next epoch, and will still be there then
+        return Halted(self._checkpoint(self._folder.take()))
+
+    def _halt_after_save(self) -> Halted:
+        """Suspend a script that saves after its reports, once its save is whole."""
+        while self._folder.changed():
+            if coming := self._await_whole():
+                return self._passed_by(coming, self._resting)
+            if self._command.stopping() or self._command.code() or not self._suspend():
+                return Halted()  # it was ended in the midst of it
+            if self._command.code() is not None or self._folder.state() == self._resting:
+                is_last = bool(self._folder.written_last())
+                self._is_settled = True
+                return Halted(self._checkpoint(self._folder.take()), is_last=is_last)
+            self._command.go_on()  # it has begun to write another file
+        self._suspend()  # it has saved nothing
+        return Halted()
+
+    def _await_first_save(self, reported: float) -> None:
+        """Leave it time to save after its first report, unless it has saved right before that.
+
+        Other files are what it has written when it started, or it saves first and then evaluates.
+        """
+        newest = max(map(written_at, self._folder.changed()), default=0.0)
+        if newest == 0.0 or newest > reported - PROMPT:
+            return
+        give_up = time.monotonic() + FIRST_PROMPT
+        while self._runs() and not self._folder.written_last() and time.monotonic() < give_up:
+            time.sleep(_POLL)
+
+    def _await_save(self) -> list[Reading]:
+        """Leave it time to begin a save after its report; return the reports that come instead."""
+        took = self.order.epoch_seconds
+        patience = _PATIENCE
+        if not self.order.after:
+            patience = min(_PATIENCE, max(took / 4, min(took / 2, _SHORTEST_PATIENCE)))
+        give_up = time.monotonic() + patience
+        while not self._command.stopping():
+            is_over = self._command.code() is not None or time.monotonic() > give_up
+            if self._folder.changed():
+                self.order.after = True
+                return []
+            if is_over:
+                return []
+            if coming := list(self._readings.more()):
+                return coming
+            time.sleep(_POLL)
+        return []
+
+    def _await_whole(self) -> list[Reading]:
+        """Let it run until its save is whole; return the reports that come before that.
+
+        A save is whole if it looks like an earlier one, if its library has written its last file,
+        or if nothing has changed for as long as it took; and where the script has gone on to
+        another epoch, or has ended.
+        """
+        number = self._readings.number
+        self._resting = {}
+        changed_at = time.monotonic()
+        while self._runs():
+            if self._folder.being_written():
+                self._folder.wait_closed(self._command.stopping)
+            state = self._folder.state()  # before its lines are read: later files aren't in it
+            if coming := list(self._readings.more()):
+                return coming
+            if state != self._resting:
+                self._resting = state
+                changed_at = time.monotonic()
+            if self._readings.number != number:
+                return []
+            rest = time.monotonic() - changed_at
+            written = self._folder.changed()
+            if rest >= KNOWN_QUIET:
+                self._copy_spare(written)
+            if rest >= self._quiet(written) and unfinished(written) is None:
+                return []
+            time.sleep(_POLL)
+        return []
+
+    def _quiet(self, written: Sequence[Path]) -> float:
+        """Return the seconds without a change after which a save of these files is whole."""
+        times = [written_at(path) for path in written]
+        took = max(times, default=0.0) - min(times, default=0.0)
+        return self._shapes.quiet(map(self._folder.name, written), took)
+
+    def _copy_spare(self, written: Sequence[Path]) -> None:
+        """Copy a save that may be whole: it may be overwritten before that is known."""
+        state = self._resting
+        if self._spare is not None and self._spare.state == state:
+            return
+        units = self._folder.units(written)
+        sizes = [it[1] for name, it in state.items() if self._folder.unit(Path(name)) in units]
+        self._spare = None
+        if sum(sizes) <= _SPARE_BYTES:
+            self._folder.mark()
+            copy = self._folder.copy(state, overwritten=units)
+            if self._folder.state() == state:
+                self._spare = Spare(state, copy)
+
+    def _passed_by(self, coming: list[Reading], before: State | None = None) -> Halted:
+        """Return the checkpoint of a script that has gone on to its next report: it is whole.
+
+        If the next save has begun already, the script isn't suspended, and what that save writes is
+        left out. `before` is the folder at a time before that report, if that is known.
+        """
+        self._command.suspend()
+        coming += self._readings.more()
+        state = self._folder.state()
+        if len(coming) == 1 and self._readings.is_last:
+            later = self._folder.written_last()
+        elif before:
+            later = Changes.between(before, state)
+        else:
+            self._command.go_on()
+            return self._overtaken(coming)
+        later += map(Path, self._folder.being_written())
+        begun = {self._folder.name(path) for path in later if path.is_file()}
+        old = {name: it for name, it in state.items() if self._folder.name(Path(name)) not in begun}
+        written = self._folder.take(old)
+        self._is_settled = True
+        if not begun:
+            return Halted(self._checkpoint(written), coming, stands=True)
+        self._command.go_on()
+        copy = self._copy_without(begun, old, written)
+        checkpoint = None if copy is None else self._checkpoint(written, copy)
+        return Halted(checkpoint, coming)
+
+    def _copy_without(
+        self, begun: Collection[str], old: State, written: Sequence[Path]
+    ) -> Path | None:
+        """Return a copy of the folder as it was before a save begun; None if that's overwritten."""
+        spare, self._spare = self._spare, None
+        if spare is not None and not self._folder.written_since_mark():
+            return spare.folder
+        units = {unit_of(name) for name in begun}
+        if units & self._folder.units(written):
+            return None
+        return self._folder.copy(
+            [name for name in old if self._folder.unit(Path(name)) not in units]
+        )
+
+    def _checkpoint(self, written: Sequence[Path], copy: Path | None = None) -> Checkpoint | None:
+        """Return a checkpoint of the folder, or of a `copy`; None if no save is whole."""
+        if not written:
+            return None
+        files = written if copy is None else self._folder.in_copy(copy, written)
+        if damaged := unfinished(files):
+            what = "is empty or torn, or others of its save are missing"
+            tell(f"epoch {self._epoch + 1} is not saved: {damaged.name} {what}")
+            return None
+        self._shapes.learn(map(self._folder.name, written))
+        return Checkpoint.from_directory(copy or self._folder.path)
