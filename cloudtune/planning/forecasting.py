@@ -21,7 +21,7 @@ from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Forecast, Limits, Machines, Plan, Rentable, Spread
 from cloudtune.model.scaling import DELAYS, Measurement
-from cloudtune.planning.smaller_runs import SmallerRun, reports
+from cloudtune.planning.smaller_runs import SmallerRun
 from cloudtune.planning.stages import Question
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.figures import dearest_fleet, figures
@@ -65,10 +65,10 @@ class PlayedRuns:
     """Plays the real policy, with made-up metrics, at speeds drawn from the profiles.
 
     They are played `samples` times at most; jobs beyond `FORECAST_EVENTS` once or a few times. In
-    place of a large run without stages a smaller one is played (`smaller_runs`). A sampler that
-    learns draws at random here, because metrics are made up and a configuration doesn't say how
-    long it trains. A run that `follows` its stages is played for the spot pools that it rents from.
-    `cores` are those on which trials start, if all machines share some.
+    place of a large run without stages a smaller one is played (`smaller_runs`), unless they are
+    to be `whole`. A sampler that learns draws at random here, because metrics are made up and a
+    configuration doesn't say how long it trains. A run that `follows` its stages is played for the
+    spot pools that it rents from. `cores` are those on which trials start, if all machines share some.
     """
 
     question: Question
@@ -76,6 +76,7 @@ class PlayedRuns:
     samples: int = RUNS
     follows: bool = False
     cores: int | None = None
+    whole: bool = False
 
     def forecast(self) -> Forecast:
         """Return the spreads of the runs' figures, and how many runs keep the limits.
@@ -141,7 +142,7 @@ class PlayedRuns:
     @cached_property
     def _size(self) -> SmallerRun:
         """How much smaller the played runs are; runs with stages are played whole."""
-        if self.staged is not None or self.cores is not None:
+        if self.whole or self.staged is not None or self.cores is not None:
             return SmallerRun()
         return SmallerRun.of(self.question, self.likely)
 
@@ -189,7 +190,7 @@ class PlayedRuns:
             seed,
             begin=begin,
             cores=self.cores,
-            reports=() if self.staged is not None else reports(self.question),
+            reports=self._size.reports(experiment),
         )
         counting = _Counting(world, most)
         with without_collection():

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Forecast, Limits, Rentable
 from cloudtune.model.scaling import Measurement
 from cloudtune.planning.stages import Question
@@ -26,7 +27,7 @@ _EVENTS = 500
 # one after the other: with less, a search has no choice.
 _INSTANCES = 1
 _TRAININGS = 5
-# Epochs between two reports of a trial are at most this part of a training.
+# Trials report at least so often in a whole training.
 _REPORTS = 8
 # Strategies that begin trials as long as there are GPUs, and so begin a part of them on a part.
 _DIVISIBLE = frozenset({*SEARCHES, "asha", "asha-stopping", "random"})
@@ -39,18 +40,18 @@ class SmallerRun:
     """How much smaller a run is than the one that it stands for.
 
     It has the `parts`-th part of the instances, dollars and trials, and its trials take `slower`
-    times as long. At 1 it is the whole run.
+    times as long. Between rungs they report every `step` epochs. At 1 it is the whole run.
     """
 
     parts: int = 1
     slower: float = 1.0
+    step: int = 1
 
     @classmethod
     def of(cls, question: Question, rentables: Sequence[Rentable]) -> Self:
         """Return the run to play for a question, with about `_EVENTS` events if it can be."""
         experiment = question.problem.experiment
-        if choice_of(experiment).strategy not in _DIVISIBLE:
-            return cls()
+        strategy = choice_of(experiment).strategy
         limits = question.limits
         last = experiment.span.max
         left = None if limits.deadline is None else limits.deadline - question.first_request
@@ -59,17 +60,21 @@ class SmallerRun:
         best = by_worth(rentables, means)[0]
         bought = means.buy(best)
         epochs = bought.epochs
+        if left is not None:  # however far each trial gets
+            epochs = bought.instances * left / best.epoch_instance_seconds
         if experiment.trials is not None:
             epochs = min(epochs, experiment.trials * last)
-        events = epochs * len(reports(question)) / last
-        if math.isinf(events):
+        if strategy in _EVERY_EPOCH or math.isinf(epochs):
             return cls()
-        times = max(1.0, events / _EVENTS)
+        step = max(1, min(round(epochs / _EVENTS), last // _REPORTS))
+        times = epochs / step / _EVENTS
+        if strategy not in _DIVISIBLE or times <= 1:
+            return cls(step=step)
         parts = max(1, min(round(times), bought.instances // _INSTANCES))
         if left is None:
-            return cls(parts)
+            return cls(parts, step=step)
         trainings = left / (last * best.epoch_seconds(best.cheapest_width))
-        return cls(parts, max(1.0, min(times / parts, trainings / _TRAININGS)))
+        return cls(parts, max(1.0, min(times / parts, trainings / _TRAININGS)), step)
 
     @property
     def trials(self) -> float:
@@ -128,23 +133,20 @@ class SmallerRun:
             instances=forecast.instances.scaled(self.parts),
         )
 
+    def reports(self, experiment: Experiment) -> tuple[int, ...]:
+        """Return the epochs at which trials report: every `step`, and all possible rungs.
+
+        The other reports change nothing, and most events would be theirs.
+        """
+        first = experiment.span.min
+        last = experiment.span.max
+        if self.step == 1:
+            return ()
+        factor = APART if experiment.strategy_name in SEARCHES else experiment.eta
+        epochs = {1, *range(last, 0, -self.step), *rung_epochs(first, last, factor)}
+        for _, rungs in bracket_shapes(first, last, factor):
+            epochs.update(rungs)
+        return tuple(sorted(epochs))
+
     def _part(self, count: int) -> int:
         return max(1, count // self.parts)
-
-
-def reports(question: Question) -> tuple[int, ...]:
-    """Return the epochs at which trials of a played run report.
-
-    These are all possible rungs, and some between: the other reports change nothing, and most
-    events would be theirs.
-    """
-    experiment = question.problem.experiment
-    first = experiment.span.min
-    last = experiment.span.max
-    if choice_of(experiment).strategy in _EVERY_EPOCH:
-        return tuple(range(1, last + 1))
-    factor = APART if experiment.strategy_name in SEARCHES else experiment.eta
-    epochs = {1, *range(last, 0, -max(1, last // _REPORTS)), *rung_epochs(first, last, factor)}
-    for _, rungs in bracket_shapes(first, last, factor):
-        epochs.update(rungs)
-    return tuple(sorted(epochs))
