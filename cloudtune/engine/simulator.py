@@ -1,5 +1,6 @@
 """A world of virtual seconds: the same policy, without a cloud, in milliseconds."""
 
+import bisect
 import hashlib
 import heapq
 import itertools
@@ -68,6 +69,9 @@ class SimWorld:
     Spot instances come and go as the `pools` say: the newest go first, without notice. A pool that
     isn't given is drawn from its possible behaviours (`Rentable.behaviours`); without any, lives
     are exponential by the offer's interruptions.
+
+    With `reports`, ascending, trials report only at these epochs and at the end of what they were
+    granted, for all epochs since the last report: its seconds are the mean of these.
     """
 
     def __init__(
@@ -81,8 +85,10 @@ class SimWorld:
         begin: float = 0.0,
         cores: int | None = None,
         pools: Mapping[PoolName, PoolTrace] | None = None,
+        reports: Sequence[int] = (),
     ) -> None:
         self.now = begin
+        self._reports = reports
         self._metric_name = metric_name
         self._metric_of = metric_of
         self._pace_of = pace_of
@@ -264,19 +270,22 @@ class SimWorld:
                 assert_never(event)
 
     def _train(self, session: _Session) -> None:
-        """Schedule the next epoch of workers that have one to train and aren't busy."""
+        """Schedule the next report of workers that have an epoch to train and aren't busy."""
         if session.busy or session.epoch >= session.until:
             return
         session.busy = True
         command = session.command
         epoch = session.epoch + 1
-        seconds = self._draw(session.profile.epoch[command.width])
+        if self._reports:
+            epoch = min(session.until, self._next_report(epoch))
+        count = epoch - session.epoch
+        seconds = self._draw(session.profile.epoch[command.width], count)
         if self._pace_of is not None:
             seconds *= self._pace_of(command.config, epoch)
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
         done = events.EpochDone(
-            at=self.now + seconds,
+            at=self.now + count * seconds,
             session=command.session,
             epoch=epoch,
             metrics=metrics,
@@ -286,10 +295,16 @@ class SimWorld:
         )
         self.schedule(done)
 
-    def _draw(self, measured: Measurement) -> float:
+    def _next_report(self, epoch: int) -> int:
+        """Return the first epoch from this one on at which trials report."""
+        index = bisect.bisect_left(self._reports, epoch)
+        return self._reports[index] if index < len(self._reports) else epoch
+
+    def _draw(self, measured: Measurement, count: int = 1) -> float:
+        """Return the mean of `count` durations."""
         if measured.sd == 0:
             return measured.mean
-        return max(0.0, self._random.gauss(measured.mean, measured.sd))
+        return max(0.0, self._random.gauss(measured.mean, measured.sd / math.sqrt(count)))
 
     def apply(self, command: commands.Command) -> None:
         match command:

@@ -32,6 +32,8 @@ NOTABLE = 0.1
 _DRAWS = 200
 # The maximum number of simulated runs on spot pools.
 _POOL_RUNS = 5
+# The maximum number of simulated runs within other limits.
+_OTHER_RUNS = 7
 # The maximum number of simulated runs for a report's comparisons.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
@@ -189,14 +191,14 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
 def _other_limits(planned: Planned) -> Iterator[Alternative]:
     """Yield the same run with half and twice the budget (or else time), and in the other market.
 
-    They are forecast by the same simulated runs as the plan.
+    They are forecast by the first of the plan's simulated runs.
     """
     limits = planned.limits
     what = "budget" if limits.budget is not None else "deadline"
     value = getattr(limits, what)
     if value is None:
         return
-    played = partial(make.run_plan, runs=planned.plan.forecast.samples)
+    played = partial(make.run_plan, runs=min(_OTHER_RUNS, planned.plan.forecast.samples))
     for name, factor in (("half", 0.5), ("twice", 2.0)):
         changed = replace(limits, **{what: value * factor})
         yield Alternative(f"{name} the {what}", played(replace(planned, limits=changed)))

@@ -5,23 +5,26 @@ The two estimators fill the same `Forecast`, and rent nothing.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import cycle
 from random import Random
 from statistics import NormalDist
+from typing import NamedTuple
 
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
-from cloudtune.model.plans import Forecast, Limits, Plan, Rentable, Spread
+from cloudtune.model.plans import Forecast, Limits, Machines, Plan, Rentable, Spread
 from cloudtune.model.scaling import DELAYS, Measurement
+from cloudtune.planning.smaller_runs import SmallerRun
 from cloudtune.planning.stages import Question
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.figures import figures
+from cloudtune.runs.figures import dearest_fleet, figures
 from cloudtune.runs.job import policy_of
 
 # The maximum number of simulated runs of a forecast. Any first 2^k - 1 are even about the median.
@@ -36,6 +39,8 @@ MAX_EPOCHS = 2_000
 # The maximum of all simulated runs' events times their offers: some seconds of planning. `MIN_RUNS`
 # may take three times as many, and the first run any number.
 FORECAST_EVENTS = 50_000
+# A run without stages never plans over its offers: its events cost as much as over so many.
+_SEARCHED = 2
 # Offers that a simulated run may choose from, on top of its stages' instance types.
 _OFFERS = 12
 # How many of these are on demand: the cheapest epochs alone would all be on spot.
@@ -48,14 +53,22 @@ _POOL_BASES = (17, 19, 23, 29, 31)
 MAX_EVENTS = 1_000_000
 
 
+class Played(NamedTuple):
+    """The forecast by played runs, and the most expensive fleet that any of them had at once."""
+
+    forecast: Forecast
+    fleet: tuple[Machines, ...]
+
+
 @dataclass(frozen=True)
 class PlayedRuns:
     """Plays the real policy, with made-up metrics, at speeds drawn from the profiles.
 
-    They are played `samples` times at most; jobs beyond `FORECAST_EVENTS` once or a few times. A
-    sampler that learns draws at random here, because metrics are made up and a configuration
-    doesn't say how long it trains. A run that `follows` its stages is played for the spot pools
-    that it rents from. `cores` are those on which trials start, if all machines share some.
+    They are played `samples` times at most; jobs beyond `FORECAST_EVENTS` once or a few times. In
+    place of a large run without stages a smaller one is played (`smaller_runs`), unless they are
+    to be `whole`. A sampler that learns draws at random here, because metrics are made up and a
+    configuration doesn't say how long it trains. A run that `follows` its stages is played for the
+    spot pools that it rents from. `cores` are those on which trials start, if all machines share some.
     """
 
     question: Question
@@ -63,9 +76,18 @@ class PlayedRuns:
     samples: int = RUNS
     follows: bool = False
     cores: int | None = None
+    whole: bool = False
 
     def forecast(self) -> Forecast:
         """Return the spreads of the runs' figures, and how many runs keep the limits.
+
+        Raises:
+            UsageError: no limit is set, and a run wouldn't end.
+        """
+        return self.play().forecast
+
+    def play(self) -> Played:
+        """Play the runs.
 
         Raises:
             UsageError: no limit is set, and a run wouldn't end.
@@ -76,7 +98,10 @@ class PlayedRuns:
             played.append(self._play(len(played))[0])
         done = [self._in_full(policy) for policy in played]
         source = "policy" if not self.follows else "pools" if self.on_pools else "runs"
-        return _forecast_of(played, done, self.question.limits, source)
+        forecast = self._size.whole(_forecast_of(played, done, self._question.limits, source))
+        dearest = max(map(dearest_fleet, played), key=_usd_per_second)
+        fleet = (Machines(offer, n * self._size.parts) for offer, n in dearest.items())
+        return Played(forecast, tuple(fleet))
 
     @property
     def on_pools(self) -> bool:
@@ -87,7 +112,8 @@ class PlayedRuns:
 
     def _affordable(self, events: int) -> int:
         """Return how many runs of about `events` events to play: 2^k - 1."""
-        per_run = events * len(self.likely)
+        offers = _SEARCHED if self.staged is None else len(self.likely)
+        per_run = events * offers
         least = MIN_RUNS if per_run <= FORECAST_EVENTS else 1
         count = min(self.samples, max(least, FORECAST_EVENTS // max(1, per_run)))
         return (1 << (count + 1).bit_length() - 1) - 1
@@ -113,6 +139,18 @@ class PlayedRuns:
         steady = [rentable for rentable in others if not rentable.behaviours]
         return (*kept, *spot, *steady[: _OFFERS - len(spot)])
 
+    @cached_property
+    def _size(self) -> SmallerRun:
+        """How much smaller the played runs are; runs with stages are played whole."""
+        if self.whole or self.staged is not None or self.cores is not None:
+            return SmallerRun()
+        return SmallerRun.of(self.question, self.likely)
+
+    @cached_property
+    def _question(self) -> Question:
+        """The question of the played runs."""
+        return self.question if self._size == SmallerRun() else self._size.question(self.question)
+
     def _in_full(self, policy: RunPolicy) -> bool:
         """Whether a run did all the work of its stages; True without stages to follow.
 
@@ -125,12 +163,13 @@ class PlayedRuns:
 
     def _play(self, seed: int) -> tuple[RunPolicy, int]:
         """Return the policy of a finished run, and its number of events."""
-        experiment = self.question.problem.experiment
-        limits = self.question.limits
+        experiment = self._question.problem.experiment
+        limits = self._question.limits
         metric = experiment.metric
+        rentables = tuple(map(self._size.rentable, self.likely))
         policy = policy_of(
             experiment,
-            self.likely,
+            rentables,
             limits,
             self.staged,
             heartbeat=False,
@@ -141,10 +180,18 @@ class PlayedRuns:
         most = MAX_EVENTS if limits == Limits() else None
         real = tuple(
             drawn(rentable, seed, base)
-            for rentable, base in zip(self.likely, cycle(_POOL_BASES), strict=False)
+            for rentable, base in zip(rentables, cycle(_POOL_BASES), strict=False)
         )
         begin = self.question.first_request
-        world = SimWorld(real, metric.name, curves, seed, begin=begin, cores=self.cores)
+        world = SimWorld(
+            real,
+            metric.name,
+            curves,
+            seed,
+            begin=begin,
+            cores=self.cores,
+            reports=self._size.reports(experiment),
+        )
         counting = _Counting(world, most)
         with without_collection():
             run(policy, counting, _Nothing())
@@ -276,6 +323,10 @@ def _forecast_of(
         seed=0,
         source=source,
     )
+
+
+def _usd_per_second(fleet: Mapping[Offer, int]) -> float:
+    return sum(offer.usd_per_second * count for offer, count in fleet.items())
 
 
 def _share(of: Sequence[bool]) -> float:

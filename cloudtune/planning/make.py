@@ -10,7 +10,6 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.model.catalog import THIS_MACHINE
 from cloudtune.model.plans import (
-    BY_PLAN,
     Allowance,
     Forecast,
     Limits,
@@ -35,8 +34,8 @@ from cloudtune.planning.problem import nothing_to_plan, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import DRAWS, Asked, PlanOptions, Problem, Question
 from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.policy.registry import SEARCHES, Choice
-from cloudtune.runs.job import charges_of, choice_of, named_sampler, policy_of, switches_of
+from cloudtune.policy.registry import SEARCHES
+from cloudtune.runs.job import charges_of, choice_of, named_sampler, switches_of
 
 # Seconds that an instance may outlive the longest run, if no controller returns it.
 LEASE_GRACE_SECONDS = 600.0
@@ -401,14 +400,15 @@ def run_plan(
         given = {"samples": draws, "seed": experiment.seed}
         drawn = partial(outlook, request, staged, reacts=replans, **given)
         forecast = _of_stages(request, played, drawn, plays=plays) if reacts else drawn()
+        fleet = _largest_fleet(problem, staged)
     else:
-        forecast = played.forecast()
+        forecast, fleet = played.play()
     return RunPlan(
         strategy=choice.strategy,
         allocator=choice.allocator,
         fleet_rule=choice.fleet,
         offers=offers,
-        fleet=_largest_fleet(question, choice, staged),
+        fleet=fleet,
         max_instances=problem.max_instances,
         forecast=forecast,
         charges=charges_of(experiment),
@@ -486,27 +486,17 @@ def _of_fewer_trials(plan: Plan, played: PlayedRuns) -> Forecast:
     )
 
 
-def _largest_fleet(question: Question, choice: Choice, staged: Plan | None) -> tuple[Machines, ...]:
-    """Return the largest possible fleet; with stages that may be replanned, all that is allowed.
+def _largest_fleet(problem: Problem, staged: Plan) -> tuple[Machines, ...]:
+    """Return the largest possible fleet of a run that follows stages.
 
     The most expensive offer stands in for spot pools, which may be dry.
     """
-    problem = question.problem
-    dearest = max(
-        (rentable.offer for rentable in problem.rentables), key=lambda o: o.usd_per_second
-    )
-    if staged is not None and stages.follows(choice):
-        away = {rentable.offer for rentable in problem.rentables if rentable.behaviours}
-        if away.intersection(staged.offers):
-            return (Machines(dearest, staged.peak_instances),)
+    away = {rentable.offer for rentable in problem.rentables if rentable.behaviours}
+    if not away.intersection(staged.offers):
         return largest_fleet(staged)
-    if choice.fleet == BY_PLAN:
-        return (Machines(dearest, problem.max_instances),)
-    policy = policy_of(problem.experiment, problem.rentables, question.limits, staged)
-    rule = policy.fleet_rule
-    state = policy.state
-    wanted = rule.target(state, rule.max_gpus(state))
-    return tuple(Machines(offer, count) for offer, count in wanted.items() if count)
+    offers = (rentable.offer for rentable in problem.rentables)
+    dearest = max(offers, key=lambda offer: offer.usd_per_second)
+    return (Machines(dearest, staged.peak_instances),)
 
 
 def _too_rarely(planned: Planned) -> str:

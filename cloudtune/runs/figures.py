@@ -2,10 +2,12 @@
 
 import bisect
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cloudtune.engine.record.timeline import Timeline, levels
+from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason, better
 from cloudtune.policy.run import RunPolicy
@@ -81,6 +83,24 @@ def figures(policy: RunPolicy) -> Figures:
         gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
         instances=round(max((size for _, size in sizes), default=0)),
     )
+
+
+def dearest_fleet(policy: RunPolicy) -> Counter[Offer]:
+    """Return the instances of a run that were alive when these cost most; empty without any."""
+    end = policy.over_at
+    rented = [instance for instance in policy.fleet if instance.launched]
+    changes = [(each.began_at, 1, each.offer) for each in rented]
+    changes += [(end if each.gone_at is None else each.gone_at, -1, each.offer) for each in rented]
+    alive = Counter[Offer]()
+    dearest = Counter[Offer]()
+    rate = most = 0.0
+    for _, change, offer in sorted(changes, key=lambda item: item[:2]):
+        alive[offer] += change
+        rate += change * offer.usd_per_second
+        if rate > most or not dearest:
+            most = rate
+            dearest = +alive
+    return dearest
 
 
 @dataclass(frozen=True)

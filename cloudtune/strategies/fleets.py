@@ -483,20 +483,21 @@ class BackToSpot:
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the rule's fleet, plus the spot instances that can replace on-demand ones."""
         wanted = self._rule.target(view, needed)
-        self._sort()
-        if not any(view.held.get(offer, 0) for offer in self._others if offer.market != "spot"):
+        held = view.held
+        if all(offer.market == "spot" for offer in held):
             return wanted
+        self._sort()
         gpus = sum(offer.gpus * count for offer, count in wanted.items())
         usable = Counter(rented.offer for rented in view.fleet.usable())
-        fleet = {o: max(0, n - view.held.get(o, 0)) for o, n in wanted.items()}
+        fleet = {offer: max(0, count - held[offer]) for offer, count in wanted.items()}
         coming = float(sum(offer.gpus * count for offer, count in fleet.items()))
-        for offer in self._spot:
-            staying = min(view.held.get(offer, 0), _instances(offer, gpus))
+        for offer in filter(held.__contains__, self._spot):
+            staying = min(held[offer], _instances(offer, gpus))
             fleet[offer] = fleet.get(offer, 0) + staying
             gpus -= offer.gpus * min(staying, usable[offer])
             coming += offer.gpus * max(0, staying - usable[offer])
-        for offer in self._others:
-            staying = min(view.held.get(offer, 0), _instances(offer, gpus))
+        for offer in filter(held.__contains__, self._others):
+            staying = min(held[offer], _instances(offer, gpus))
             fleet[offer] = fleet.get(offer, 0) + staying
             gpus -= offer.gpus * staying
             coming -= offer.gpus * staying * (offer.market != "spot")

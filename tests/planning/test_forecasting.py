@@ -17,6 +17,7 @@ from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.planning.proposal import propose
+from cloudtune.planning.smaller_runs import SmallerRun
 from cloudtune.planning.stages import PlanOptions, Problem, Question
 from cloudtune.running.problems import load_problem
 from cloudtune.strategies.samplers.learner import Learner
@@ -83,6 +84,23 @@ def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", events)
         few.append(forecast(problem(), LIMITS).samples)
     assert few == [7, MIN_RUNS, 1]
+
+
+@pytest.mark.parametrize("strategy", ["best", "asha", "asha-stopping", "random"])
+def test_a_smaller_run_is_played_in_place_of_a_large_one(tmp_path: Path, strategy: str) -> None:
+    experiment, profile = large_job.write(tmp_path)
+    experiment.write_text(experiment.read_text().replace("max: 512", "max: 16"))
+    options = {"strategy": strategy, "trials": 10_000, "instances": ("g4dn.xlarge",)}
+    job = load_problem(load_experiment(experiment, options), str(profile))
+    question = Question(job, Limits(24 * 3600.0, 200.0), PlanOptions())
+    whole = PlayedRuns(question, samples=MIN_RUNS, whole=True).forecast()
+    smaller = PlayedRuns(question, samples=MIN_RUNS).forecast()
+    size = SmallerRun.of(question, job.rentables)
+    assert size.trials > 4
+    assert smaller.dollars.p50 == pytest.approx(whole.dollars.p50, rel=0.02)
+    assert smaller.trials.p50 == pytest.approx(whole.trials.p50, rel=0.1)
+    assert smaller.gpu_hours.p50 == pytest.approx(whole.gpu_hours.p50, rel=0.1)
+    assert smaller.epochs.p50 == pytest.approx(whole.epochs.p50, rel=0.1)
 
 
 def test_a_forecast_fits_no_model_to_made_up_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
