@@ -68,7 +68,8 @@ class PlayedRuns:
     place of a large run without stages a smaller one is played (`smaller_runs`), unless they are
     to be `whole`. A sampler that learns draws at random here, because metrics are made up and a
     configuration doesn't say how long it trains. A run that `follows` its stages is played for the
-    spot pools that it rents from. `cores` are those on which trials start, if all machines share some.
+    spot pools that it rents from. `cores` are those on which trials start, if all
+    machines share some.
     """
 
     question: Question
