@@ -96,7 +96,7 @@ class SmallerRun:
             name: None if value is None else value / self.parts
             for name, value in (("per_hour", charges.per_hour), ("head", charges.head))
         }
-        changes = {
+        changes: dict[str, object] = {
             "trials": None if trials is None else max(1, round(trials / self.trials)),
             "cloud": cloud.model_copy(
                 update={"max_instances": self._part(problem.max_instances), "vcpu_quotas": quotas}
