@@ -40,7 +40,7 @@ MAX_EPOCHS = 2_000
 # may take three times as many, and the first run any number.
 FORECAST_EVENTS = 50_000
 # A run without stages never plans over its offers: its events cost as much as over so many.
-_SEARCHED = 2
+_SEARCHED = 3
 # Offers that a simulated run may choose from, on top of its stages' instance types.
 _OFFERS = 12
 # How many of these are on demand: the cheapest epochs alone would all be on spot.

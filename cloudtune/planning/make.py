@@ -10,6 +10,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.node.lease import RENEW_SECONDS
 from cloudtune.model.catalog import THIS_MACHINE
 from cloudtune.model.plans import (
+    BY_PLAN,
     Allowance,
     Forecast,
     Limits,
@@ -403,6 +404,8 @@ def run_plan(
         fleet = _largest_fleet(problem, staged)
     else:
         forecast, fleet = played.play()
+        if choice.fleet == BY_PLAN:  # each plan on the way may be for another fleet
+            fleet = _most_expensive(problem, problem.max_instances)
     return RunPlan(
         strategy=choice.strategy,
         allocator=choice.allocator,
@@ -494,9 +497,12 @@ def _largest_fleet(problem: Problem, staged: Plan) -> tuple[Machines, ...]:
     away = {rentable.offer for rentable in problem.rentables if rentable.behaviours}
     if not away.intersection(staged.offers):
         return largest_fleet(staged)
+    return _most_expensive(problem, staged.peak_instances)
+
+
+def _most_expensive(problem: Problem, instances: int) -> tuple[Machines, ...]:
     offers = (rentable.offer for rentable in problem.rentables)
-    dearest = max(offers, key=lambda offer: offer.usd_per_second)
-    return (Machines(dearest, staged.peak_instances),)
+    return (Machines(max(offers, key=lambda offer: offer.usd_per_second), instances),)
 
 
 def _too_rarely(planned: Planned) -> str:

@@ -92,12 +92,12 @@ def test_a_saved_plan_goes_on_after_ctrl_c(bench: Bench) -> None:
 
 
 def time_for_a_start(ledger: Path) -> int:
-    """Return seconds in which a run starts again and trains: twice the first start, and a minute.
+    """Return seconds in which a run starts again and trains: a little more than the first start.
 
     How long a start takes depends on what else this machine does.
     """
     first = next(e.event for e in read_entries(ledger) if isinstance(e.event, EpochDone))
-    return 60 + round(2 * first.at)
+    return 40 + round(1.3 * first.at)
 
 
 def epochs(ledger: Path) -> int:

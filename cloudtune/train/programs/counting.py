@@ -5,6 +5,7 @@ only imports the standard library, because the command's Python may lack cloudtu
 `sync_check`.
 """
 
+import atexit
 import contextlib
 import os
 import struct
@@ -31,6 +32,15 @@ def read_counts(folder: Path) -> tuple[int, int]:
     return max(counts)
 
 
+def ended_apart(folder: Path, pid: int) -> bool:
+    """Whether a process has ended without ever having joined a process group."""
+    return _apart(folder, pid).exists()
+
+
+def _apart(folder: Path, pid: int) -> Path:
+    return folder / f"{pid}.apart"
+
+
 class _Counter:
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,6 +57,12 @@ class _Counter:
                 return
             time.sleep(_LOOK_SECONDS)
 
+    def note_end(self) -> None:
+        """Record that this process ends apart from the other workers, if it does."""
+        if not self._exchanges and not _groups():
+            with contextlib.suppress(OSError):
+                _apart(self._path.parent, os.getpid()).touch()
+
     def _note_step(self, optimizer: Any, *_: object) -> None:
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
         steps = max(self._steps.values())
@@ -59,15 +75,19 @@ class _Counter:
 
 def _exchanges(steps: int) -> int:
     """Return the number of this process's collectives; `steps` if no group can tell."""
-    distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    groups = getattr(getattr(distributed, "_world", None), "pg_map", {})
     count = 0
-    for group in list(groups):
+    for group in _groups():
         try:
             count += group._get_sequence_number_for_group()  # noqa: SLF001  it has no other name
         except RuntimeError:  # a backend that doesn't count
             return steps
     return count
+
+
+def _groups() -> list[Any]:
+    """Return the process groups that this process is in."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    return list(getattr(getattr(distributed, "_world", None), "pg_map", {}))
 
 
 def _give_way() -> None:
@@ -84,4 +104,5 @@ def _give_way() -> None:
 if __name__ == "sitecustomize":
     _counter = _Counter(Path(os.environ[FOLDER], f"{os.getpid()}.counts"))
     threading.Thread(target=_counter.install, name="cloudtune-counts", daemon=True).start()
+    atexit.register(_counter.note_end)
     _give_way()

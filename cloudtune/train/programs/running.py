@@ -273,12 +273,28 @@ class CommandRun:
             last = tail.strip().rpartition("\n")[2]
             message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
             message += self._missing_hint(last)
+            self._check_apart(message)
             raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 interprets it
         elif self._epoch == 0:
             why = f"ended without a report; {self._no_report()}"
             raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {why}")
+
+    def _check_apart(self, error: str) -> None:
+        """Raise if the failed process never joined the others.
+
+        Each of them then trains alone in the same folder, and one may fail over another's files: on
+        one GPU it wouldn't. An error of the script comes again there.
+        """
+        process = self._process
+        if not self._compared or process is None:
+            return
+        if counting.ended_apart(self._own, process.pid):
+            raise NotOneModelError(
+                f"its {self._workers} workers never joined a process group, so each trains a model "
+                f"of its own, and one failed: {error}"
+            )
 
     def _missing_hint(self, error: str) -> str:
         """Return a hint on a file that may be missing because .gitignore names it, or ""."""

@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from cloudtune.train.folder_changes import Changes, State
-from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder
+from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder, written_at
 
 # A file that grows so often, for so long, while it isn't held open, is a log.
 _APPENDED: Final = 4
@@ -152,11 +152,3 @@ class SaveFolder:
 def unit_of(name: str) -> str:
     """Return what a file of a folder is saved with: the folder in which it is, or ""."""
     return name.partition("/")[0] if "/" in name else ""
-
-
-def written_at(path: Path) -> float:
-    """Return when a file was last written, in Unix time; 0 if it isn't there."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

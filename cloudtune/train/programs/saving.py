@@ -20,8 +20,9 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.folder_changes import Changes, State
 from cloudtune.train.programs.metric_files import MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings
-from cloudtune.train.programs.save_folder import SaveFolder, unit_of, written_at
+from cloudtune.train.programs.save_folder import SaveFolder, unit_of
 from cloudtune.train.programs.save_order import FIRST_PROMPT, PROMPT, Look, SaveOrder
+from cloudtune.train.programs.snapshots import written_at
 from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, unfinished
 from cloudtune.train.storage import tell
 

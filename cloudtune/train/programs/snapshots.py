@@ -61,6 +61,14 @@ class ReadWatch:
             os.close(self._file)
 
 
+def written_at(path: Path) -> float:
+    """Return when a file was last written, in Unix time; 0 if it isn't there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 class WriteOrder:
     """Tracks which files below a folder were written after the last line of a log, by inotify(7).
 
@@ -109,11 +117,21 @@ class WriteOrder:
         """Take in what has happened; return whether that is known."""
         if self._file < 0:
             return False
-        if (
-            self._log_watch < 0 or self._log() != self._watched
-        ):  # it wasn't there: what has happened before is unknown
-            self._watch_log()
+        if self._log_watch < 0 or self._log() != self._watched:
+            self._begin_log()
             return False
+        return self._take_events()
+
+    def _begin_log(self) -> None:
+        """Watch a log that wasn't there before; times tell what was written after its last line."""
+        self._watch_log()
+        self._take_events()
+        line = written_at(self._watched)
+        self._after = {name for name in self._after if written_at(Path(name)) > line}
+        self._pending &= self._after
+
+    def _take_events(self) -> bool:
+        """Take in the events until now; return whether there were all of them."""
         while events := self._events():
             for watch, mask, name in events:
                 if mask & _IN_Q_OVERFLOW:

@@ -29,6 +29,7 @@ from cloudtune.infra.emulator.provider import endpoint_of
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
+from cloudtune.planning import forecasting
 from cloudtune.planning.plan_file import load_plan
 from cloudtune.running import runner
 from cloudtune.runs.job import Job
@@ -162,6 +163,12 @@ def refusal(kind: str, code: str) -> dict[str, Any]:
     match = {"InstanceType": kind} if kind else {}
     call = {"action": "RunInstances", "match": match, "times": None}
     return {"kind": "error", **call, "code": code}
+
+
+@pytest.fixture(autouse=True)
+def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Play one run for a forecast, not 31."""
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
 
 
 def planned(

@@ -89,6 +89,29 @@ def test_workers_that_train_models_of_their_own_are_reported_of(node: Node) -> N
     assert "its 2 workers never met" in failed.error
 
 
+ONE_FOLDER = """
+import pathlib, signal
+pathlib.Path("made").mkdir()
+signal.pause()  # the other one trains on
+"""
+
+
+def test_workers_that_fail_over_each_others_files_train_models_of_their_own(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node.folder / "one_folder.py").write_text(ONE_FOLDER)
+    command = {"train": "python one_folder.py {lr}", "reports": {"file": "metrics.jsonl"}}
+    experiment = small_experiment(node.folder, **command)
+    program = program_of(experiment)
+    training = Training(experiment.train, "loss", "min", 9, str(node.folder), 0, program=program)
+    monkeypatch.setattr(node.agent, "_training", training)
+    node.agent.start(part_of("o.1", 2.0, until=1, lr=0.1))
+    failed = failure(node.hear("o.1"))
+    assert failed.unsynced
+    assert "its 2 workers never joined a process group" in failed.error
+    assert "File exists: 'made'" in failed.error
+
+
 def test_a_killed_command_is_a_lost_worker(node: Node) -> None:
     node.agent.start(part_of("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
     assert "was killed by SIGKILL" in str(node.hear("c.1"))

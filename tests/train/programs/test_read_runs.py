@@ -20,7 +20,7 @@ from cloudtune.train.programs import running, saving
 from cloudtune.train.programs.metric_parsers import Reading, Readings
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
-from cloudtune.train.programs.save_folder import written_at
+from cloudtune.train.programs.snapshots import written_at
 from cloudtune.train.programs.whole_saves import unfinished
 from cloudtune.train.progress_cursor import Progress
 from tests.train.sessions import place_of
