@@ -33,7 +33,7 @@ _DRAWS = 200
 # The maximum number of simulated runs on spot pools.
 _POOL_RUNS = 5
 # The maximum number of simulated runs within other limits.
-_OTHER_RUNS = 3
+_OTHER_RUNS = 7
 # The maximum number of simulated runs for a report's comparisons.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)

