@@ -32,8 +32,8 @@ NOTABLE = 0.1
 _DRAWS = 200
 # The maximum number of simulated runs on spot pools.
 _POOL_RUNS = 5
-# The maximum number of simulated runs within other limits.
-_OTHER_RUNS = 7
+# Within other limits, one simulated run for so many of the plan's.
+_RUNS_EACH = 4
 # The maximum number of simulated runs for a report's comparisons.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)
@@ -198,7 +198,8 @@ def _other_limits(planned: Planned) -> Iterator[Alternative]:
     value = getattr(limits, what)
     if value is None:
         return
-    played = partial(make.run_plan, runs=min(_OTHER_RUNS, planned.plan.forecast.samples))
+    runs = max(1, planned.plan.forecast.samples // _RUNS_EACH)
+    played = partial(make.run_plan, runs=runs)
     for name, factor in (("half", 0.5), ("twice", 2.0)):
         changed = replace(limits, **{what: value * factor})
         yield Alternative(f"{name} the {what}", played(replace(planned, limits=changed)))
