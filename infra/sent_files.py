@@ -41,6 +41,8 @@ _CACHES = (
 )
 # What a message of Ray, by which nodes get the files, may have is 512 MiB.
 MOST_BYTES: Final = 400 * 2**20
+# Larger files of the folder are data: they are linked, because a script only reads them.
+_LINKED_BYTES: Final = 64 << 20
 # A link may lead to a whole file system.
 _MOST_ENTRIES: Final = 200_000
 
@@ -181,10 +183,25 @@ def refuse_unsendable(
 
 def link_sent_files(folder: Path, target: Path) -> None:
     """Fill a folder with links to the files that are sent, at the same paths."""
-    for path in sent_files(folder):
-        link = target / path.relative_to(folder)
-        link.parent.mkdir(parents=True, exist_ok=True)
+    for path, link in _sent_to(folder, target):
         link.symlink_to(os.path.realpath(path))
+
+
+def copy_sent_files(folder: Path, target: Path) -> None:
+    """Fill a folder with copies of the files that are sent; large ones are linked."""
+    for path, copy in _sent_to(folder, target):
+        if path.stat().st_size > _LINKED_BYTES:
+            copy.symlink_to(os.path.realpath(path))
+        else:
+            shutil.copy(path, copy)
+
+
+def _sent_to(folder: Path, target: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each file that is sent, and its place in another folder, whose folders are made."""
+    for path in sent_files(folder):
+        place = target / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield path, place
 
 
 def link_folder(folder: Path, target: Path, copied: Collection[str]) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,12 @@ from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
-from cloudtune.infra.sent_files import IGNORE_FILE, link_folder, refuse_unsendable, sent_files
+from cloudtune.infra.sent_files import (
+    IGNORE_FILE,
+    copy_sent_files,
+    link_folder,
+    refuse_unsendable,
+)
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochReport
 from cloudtune.model.providers import PROVIDERS
@@ -44,8 +48,6 @@ SECONDS: Final = 60.0
 _TIMED_EPOCHS: Final = 2
 # Seconds to end after a stop, as on an instance.
 _END_SECONDS: Final = 8.0
-# Larger files of the folder are data: they are linked, because a script only reads them.
-_LINKED_BYTES: Final = 64 << 20
 # The number of last lines of a traceback on the screen, which are the script's.
 _LINES: Final = 12
 _WORKER: Final = (
@@ -260,17 +262,6 @@ def _fill(target: Path, experiment: Experiment) -> None:
         link_folder(source, target, identity_of(experiment).files)
         return
     copy_sent_files(source, target)
-
-
-def copy_sent_files(source: Path, target: Path) -> None:
-    """Copy the files of a folder that instances get into another one; large ones are linked."""
-    for path in sent_files(source):
-        copy = target / path.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.stat().st_size > _LINKED_BYTES:
-            copy.symlink_to(os.path.realpath(path))
-        else:
-            shutil.copy(path, copy)
 
 
 def _last_message(

@@ -18,7 +18,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from cloudtune.errors import UsageError
-from cloudtune.running.dry_run import copy_sent_files, script_error
+from cloudtune.infra.sent_files import copy_sent_files
+from cloudtune.running.dry_run import script_error
 from cloudtune.script import help_hook
 from cloudtune.script.command_check import search_path
 from cloudtune.script.drafts import Measure, Shown
@@ -27,6 +28,7 @@ from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
+from cloudtune.train.programs.site_hooks import install_hook
 
 # Seconds in which a program prints its help: importing torch takes some from a cold disk.
 _HELP_SECONDS: Final = 90.0
@@ -95,14 +97,10 @@ def ask_options(program: ScriptCall) -> tuple[ScriptCall, tuple[Option, ...]]:
 
 def _help(program: ScriptCall, folder: Path) -> tuple[Help, str]:
     """Return what a program says of its options, and the text of its help."""
-    site = folder.parent / "site"
-    site.mkdir(exist_ok=True)
-    (site / "sitecustomize.py").write_bytes(Path(help_hook.__file__).read_bytes())
     described = folder.parent / "options"
     described.unlink(missing_ok=True)
-    before = os.environ.get("PYTHONPATH")
     variables = {
-        "PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site),
+        **install_hook(help_hook, folder.parent / "site", os.environ),
         help_hook.FILE: str(described),
         "COLUMNS": "300",
         "TERMINAL_WIDTH": "300",
@@ -293,11 +291,10 @@ class _Trial:
         return [path for path in paths if path not in self._before]
 
     def _number_files(self) -> list[Path]:
-        names = PATTERNS
         return [
             path
             for path in self._new_files()
-            if any(fnmatch.fnmatch(path.name, pattern) for pattern in names)
+            if any(fnmatch.fnmatch(path.name, pattern) for pattern in PATTERNS)
         ]
 
     def saved(self) -> list[PurePosixPath]:
@@ -373,7 +370,7 @@ def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:
     if len(named) > _ENOUGH * len(set(named)):
         return False  # several of each epoch
     steps = not named and last is not None and ended
-    return not (steps and len(measure.values) > 1.5 * (last or 0))
+    return not (steps and len(measure.values) > _PER_EPOCH * (last or 0))
 
 
 def _key(measure: Measure, late: bool, order: int, *, ended: bool) -> tuple[object, ...]:
