@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from fnmatch import fnmatchcase
@@ -43,6 +44,8 @@ _CACHES = (
 MOST_BYTES: Final = 400 * 2**20
 # Larger files of the folder are data: they are linked, because a script only reads them.
 _LINKED_BYTES: Final = 64 << 20
+# The file that a program misses, in the error that it ends with.
+MISSING_FILE: Final = re.compile(r"\[Errno \d+\] [^:]+: '([^']+)'")
 # A link may lead to a whole file system.
 _MOST_ENTRIES: Final = 200_000
 
@@ -222,6 +225,25 @@ def link_folder(folder: Path, target: Path, copied: Collection[str]) -> None:
             link_folder(path, target / path.name, within)
         else:
             shutil.copy2(path, target / path.name)
+
+
+def left_out_hint(error: str, folder: Path) -> str:
+    """Return how to send the file that an error misses; "" if it isn't there, or is sent."""
+    missing = MISSING_FILE.search(error)
+    if missing is None or ".." in missing[1] or not (folder / missing[1]).exists():
+        return ""
+    place = folder / missing[1]
+    if not place.is_relative_to(folder):
+        return ""
+    path = place.relative_to(folder)
+    sent = {file.relative_to(folder) for file in sent_files(folder)}
+    if path in sent:
+        return ""
+    top = Path(path.parts[0])
+    name = path.as_posix()
+    if len(path.parts) > 1 and not any(file.is_relative_to(top) for file in sent):
+        name = f"{top}/"
+    return f"; it is there, but isn't sent: !{name} in {IGNORE_FILE} sends it"
 
 
 def secrets_in(folder: Path) -> list[str]:

@@ -69,7 +69,7 @@ def _parameters(command: Any) -> Iterator[Mapping[str, Any]]:
             "kind": _type_name(parameter.type),
             "choices": _plain([*(getattr(parameter.type, "choices", ()))]),
             "help": str(getattr(parameter, "help", "") or ""),
-            "required": bool(parameter.required),
+            "required": bool(parameter.required) and parameter.default is None,
             "takes_value": not getattr(parameter, "is_flag", False),
             "makes_bool": False,
             "negates": bool(parameter.secondary_opts),
