@@ -577,6 +577,18 @@ def completed(
     return [item.partition(",")[2] for item in done.out.split()]
 
 
+def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
+    saves = "open(f'{epoch + 1}.pkl', 'w').write('x'); print(f'val loss {epoch}')"
+    saves = f"import time; time.sleep(1); {saves}"
+    path = drafted(bench, PROGRAM % saves)
+    assert "checkpoints: {folder: ., resumes: false}  # 2.pkl" in path.read_text()
+    experiment = load_experiment(path, {})
+    assert experiment.keeps_models
+    tried = try_script(experiment)
+    assert (tried.reported, tried.unsaved) == (True, "")
+    assert {it.name for it in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
+
+
 def test_an_option_that_no_text_turns_off_is_named(bench: Bench) -> None:
     bools = "options = parser.parse_args()"
     added = f'parser.add_argument("--amp", type=bool, default=False)\n{bools}'
