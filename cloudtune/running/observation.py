@@ -244,10 +244,10 @@ def _failure(
     else:
         what = "\n".join(text.split("\n")[-_LINES:])
     command = shlex.join([*program.command, *words])
-    return f"{what}\n`{command}` ended with code {code}{_hint(program, error, text)}"
+    return f"{what}\n`{command}` ended with code {code}{_hint(program, words, error, text)}"
 
 
-def _hint(program: Invocation, error: str, text: str) -> str:
+def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> str:
     """Return what to do about a program's error, or ""."""
     missing = _MODULE.search(error)
     if missing:
@@ -261,6 +261,11 @@ def _hint(program: Invocation, error: str, text: str) -> str:
         return "; it is tried without a GPU: give the option that has it train on a CPU"
     if _USAGE.search(text):
         return f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
+    if "--help" in words:
+        return (
+            "; if it takes no --help, write its experiment by hand, with train: python "
+            f"{program.name} --NAME={{NAME}} and what it prints, docs/commands.md"
+        )
     return ""
 
 

@@ -378,6 +378,12 @@ def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None
     )
 
 
+def test_a_program_without_help_is_written_by_hand(bench: Bench) -> None:
+    (bench.folder / "main.py").write_text("import sys\nassert '=' in sys.argv[1], 'NAME=VALUE'\n")
+    done = bench.here("init", bench.folder / "main.py")
+    done.refused("AssertionError: NAME=VALUE", "train: python main.py --NAME={NAME}")
+
+
 def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
     program = "import json\ndef read(text):\n    json.loads(text)\nread('{\\n')"
     (bench.folder / "main.py").write_text(f"import argparse\n{program}\n")
