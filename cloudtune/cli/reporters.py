@@ -107,8 +107,13 @@ class QuietReporter(Reporter):
         name = report.job.run
         out.print(f"More: cloudtune report {name}")
         if report.policy.ended and not report.policy.why_over():
-            more = "--deadline +1h --budget '+$10'"
-            out.print(f"Continue: cloudtune resume {name} {more}")
+            limits = report.job.experiment.limits
+            words = ["cloudtune", "resume", name]
+            if limits.deadline is not None:
+                words += ["--deadline", "+1h"]
+            if limits.budget is not None:
+                words += ["--budget", "'+$10'"]
+            out.print(f"Continue: {' '.join(words)}")
 
 
 def _show_failure(report: Report) -> None:
