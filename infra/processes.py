@@ -1,7 +1,6 @@
 """Process groups that we start and end by id: never by name, and never someone else's."""
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -24,10 +23,6 @@ T = TypeVar("T")
 # their leader.
 GROUP_VARIABLE = "CLOUDTUNE_GROUP"
 _GRACE_SECONDS = _LAST = 5.0
-# From <sys/prctl.h>. The library is loaded here: after a fork of a process with threads, nothing
-# may be imported.
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 # The index of a process's start in /proc/PID/stat, after its name; see proc(5).
 _START_TIME = 19
 
@@ -56,15 +51,6 @@ def same_process(pid: int, born: float) -> bool:
         return is_running(psutil.Process(pid)) and birth(pid) == born
     except psutil.NoSuchProcess:
         return False
-
-
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent dies for any reason.
-
-    To be called between fork and exec, as `preexec_fn`. The parent is the thread that forked.
-    """
-    if psutil.LINUX:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def is_running(process: psutil.Process) -> bool:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from fnmatch import fnmatchcase
@@ -41,6 +42,10 @@ _CACHES = (
 )
 # What a message of Ray, by which nodes get the files, may have is 512 MiB.
 MOST_BYTES: Final = 400 * 2**20
+# Larger files of the folder are data: they are linked, because a script only reads them.
+_LINKED_BYTES: Final = 64 << 20
+# The file that a program misses, in the error that it ends with.
+MISSING_FILE: Final = re.compile(r"\[Errno \d+\] [^:]+: '([^']+)'")
 # A link may lead to a whole file system.
 _MOST_ENTRIES: Final = 200_000
 
@@ -181,10 +186,25 @@ def refuse_unsendable(
 
 def link_sent_files(folder: Path, target: Path) -> None:
     """Fill a folder with links to the files that are sent, at the same paths."""
-    for path in sent_files(folder):
-        link = target / path.relative_to(folder)
-        link.parent.mkdir(parents=True, exist_ok=True)
+    for path, link in _sent_to(folder, target):
         link.symlink_to(os.path.realpath(path))
+
+
+def copy_sent_files(folder: Path, target: Path) -> None:
+    """Fill a folder with copies of the files that are sent; large ones are linked."""
+    for path, copy in _sent_to(folder, target):
+        if path.stat().st_size > _LINKED_BYTES:
+            copy.symlink_to(os.path.realpath(path))
+        else:
+            shutil.copy(path, copy)
+
+
+def _sent_to(folder: Path, target: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each file that is sent, and its place in another folder, whose folders are made."""
+    for path in sent_files(folder):
+        place = target / path.relative_to(folder)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        yield path, place
 
 
 def link_folder(folder: Path, target: Path, copied: Collection[str]) -> None:
@@ -205,6 +225,25 @@ def link_folder(folder: Path, target: Path, copied: Collection[str]) -> None:
             link_folder(path, target / path.name, within)
         else:
             shutil.copy2(path, target / path.name)
+
+
+def left_out_hint(error: str, folder: Path) -> str:
+    """Return how to send the file that an error misses; "" if it isn't there, or is sent."""
+    missing = MISSING_FILE.search(error)
+    if missing is None or ".." in missing[1] or not (folder / missing[1]).exists():
+        return ""
+    place = folder / missing[1]
+    if not place.is_relative_to(folder):
+        return ""
+    path = place.relative_to(folder)
+    sent = {file.relative_to(folder) for file in sent_files(folder)}
+    if path in sent:
+        return ""
+    top = Path(path.parts[0])
+    name = path.as_posix()
+    if len(path.parts) > 1 and not any(file.is_relative_to(top) for file in sent):
+        name = f"{top}/"
+    return f"; it is there, but isn't sent: !{name} in {IGNORE_FILE} sends it"
 
 
 def secrets_in(folder: Path) -> list[str]:

@@ -32,6 +32,9 @@ from cloudtune.runs.job import Job
 if TYPE_CHECKING:
     from cloudtune.running.reporter import Reporter
 
+# Seconds in which what a test waits for comes to pass, on a machine that has other work.
+_PATIENCE = 600.0
+
 TRAIN = """
 import math, os, tempfile
 from pathlib import Path
@@ -181,6 +184,7 @@ class Bench:
     folder: Path
     capsys: pytest.CaptureFixture[str]
     environment: dict[str, str] = field(default_factory=dict)
+    _started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def experiment(
         self, trouble: str = "pass", *, trials: int = 4, first: int = 2, last: int = 4
@@ -240,7 +244,7 @@ class Bench:
         return folder
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "cloudtune", *map(str, arguments)],
             env={**os.environ, **self.environment},
             cwd=self.folder,
@@ -249,6 +253,18 @@ class Bench:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
+
+    def end_started(self) -> None:
+        """End the commands of a test that failed before they ended; what they said is printed."""
+        for process in self._started:
+            if process.returncode is not None:
+                continue
+            if process.poll() is None:
+                interrupt(process)
+            out, err = process.communicate(timeout=120)
+            sys.stdout.write(f"a command ended with {process.returncode}:\n{out}{err}\n")
 
     def here(self, *arguments: object) -> Done:
         """Run a command that rents nothing in this process: a new one takes seconds to begin."""
@@ -353,6 +369,7 @@ def bench(tmp_path: Path, temp: Path, capsys: pytest.CaptureFixture[str]) -> Ite
     made = Bench(home, folder, capsys, pace)
     before = set(psutil.pids())
     yield made
+    made.end_started()
     alive = made.alive()
     if find_emulator(made.emulator) is not None:
         stop_emulator(made.emulator, only_if_idle=False)
@@ -439,7 +456,7 @@ def _speaks_of(home: Path) -> Callable[[int], str]:
     return look
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it never came to pass"
@@ -447,7 +464,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 
 def follow(run: subprocess.Popen[str], bench: Bench, event: str, count: int = 1) -> None:
-    give_up = time.monotonic() + 240.0
+    give_up = time.monotonic() + _PATIENCE
     while bench.recorded(f'"{event}"') < count:
         if run.poll() is not None or time.monotonic() > give_up:
             interrupt(run)

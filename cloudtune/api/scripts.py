@@ -12,10 +12,11 @@ from typing import Any
 from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
-from cloudtune.running.observation import ScriptCall, ask_options, watch
+from cloudtune.running.observation import ask_options, watch
 from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
 from cloudtune.script.functions import mentions
 from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
+from cloudtune.script.invocation import Invocation, call_folder
 from cloudtune.script.options import UNKNOWN, Option
 from cloudtune.script.training_functions import read_function, reported_metric
 
@@ -94,6 +95,15 @@ _PARALLEL = (
 )
 
 
+def experiment_folder(script: Path) -> Path:
+    """Return the folder of a script's experiment, whose files instances get.
+
+    Raises:
+        UsageError: there is no such script.
+    """
+    return call_folder(script) if read_function(script) is None else script.parent
+
+
 def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str], None]) -> Draft:
     """Return the draft of a script's experiment: a function is read, a program asked and tried.
 
@@ -106,21 +116,21 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     if function is not None:
         if not function.tuned:  # argparse.Namespace(**config)
             with contextlib.suppress(UsageError):
-                function.tuned = usual_options(ask_options(ScriptCall(script))[1])
+                _, asked = ask_options(Invocation.usual(script))
+                function.tuned = usual_options(asked)
         return function
-    program, named = ask_options(ScriptCall(script, tuple(words)))
+    program, named = ask_options(Invocation.usual(script, words))
     options, kept = _apply(named, program.words)
     outputs = _outputs(options, kept)
-    missing = [it for it in options if it.required and it.default is UNKNOWN]
-    missing = [it for it in missing if it.words("out") not in outputs]
+    missing = [it for it in options if it.required and it.words("out") not in outputs]
     if missing:
-        values = " ".join(option.words("VALUE") for option in missing)
+        values = " ".join(map(_example, missing))
         flags = ", ".join(option.flag for option in missing)
         raise UsageError(f"{script} needs {flags}; write: cloudtune init {script} -- {values}")
     fixed = [shlex.quote(word).replace("{", "{{").replace("}", "}}") for word in kept] + outputs
     metric, place = reported_metric(script)
     if metric:
-        draft = program_draft(script, fixed, options, Shown(), alone=False)
+        draft = program_draft(program, fixed, options, Shown(), alone=False)
         draft.give_metric(metric, "")
         draft.metric_why = place
         draft.reads_reports = True
@@ -129,9 +139,15 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     epochs = next((it.default for it in options if it.last_name in EPOCHS), None)
     last = int(epochs) if isinstance(epochs, int | float) and epochs >= 1 else None
     given = shlex.split(" ".join(outputs))
-    shown = watch(ScriptCall(script, (*program.words, *given)), last)
-    parallel = any(mentions(script.parent, name) for name in _PARALLEL)
-    return program_draft(script, fixed, options, shown, alone=not parallel)
+    shown = watch(replace(program, words=(*program.words, *given)), last)
+    parallel = any(mentions(program.folder, name) for name in _PARALLEL)
+    return program_draft(program, fixed, options, shown, alone=not parallel)
+
+
+def _example(option: Option) -> str:
+    """Return an option's words with its default, where it must be given all the same."""
+    is_known = option.default is not UNKNOWN
+    return option.words(shlex.quote(str(option.default)) if is_known else "VALUE")
 
 
 def _apply(options: Sequence[Option], words: Sequence[str]) -> tuple[list[Option], list[str]]:
@@ -183,8 +199,7 @@ def _outputs(options: Sequence[Option], words: Sequence[str]) -> list[str]:
     for option in options:
         is_given = any(word.partition("=")[0] in option.names for word in words)
         elsewhere = isinstance(option.default, str) and option.default.startswith(("/", "~"))
-        needed = option.required and option.default is UNKNOWN
-        if option.last_name in SAVES and not is_given and (elsewhere or needed):
+        if option.last_name in SAVES and not is_given and (elsewhere or option.required):
             outputs.append(option.words("out"))
     return outputs
 
@@ -205,7 +220,7 @@ def experiment_beside(
         UsageError: something is missing, or the script has no training function; nothing was
             written.
     """
-    path = script.with_suffix(".yaml")
+    path = experiment_folder(script) / f"{script.stem}.yaml"
     if path.exists():
         show(f"Using the existing experiment {path}; delete it to read {script.name} again.")
         return path

@@ -34,7 +34,8 @@ _NEW_OBJECTS = 200_000
     "--output",
     "target",
     type=click.Path(path_type=Path),
-    help="File to write (default: experiment.yaml beside the script).",
+    help="File to write (default: experiment.yaml beside the script, or in this folder if both are "
+    "of one project).",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1)
@@ -46,12 +47,13 @@ def init(*, script: Path, words: tuple[str, ...], target: Path | None, force: bo
     and checkpoints. Ranges are guesses from names and defaults, and marked as such.
     """
     from cloudtune.api.experiments import load_experiment
-    from cloudtune.api.scripts import draft_script
+    from cloudtune.api.scripts import draft_script, experiment_folder
 
-    target = target or script.with_name("experiment.yaml")
-    if target.parent.resolve() != script.parent.resolve():
+    folder = experiment_folder(script)
+    target = target or folder / "experiment.yaml"
+    if target.parent.resolve() != folder.resolve():
         raise UsageError(
-            f"{target}: the experiment must be in its script's folder, {script.parent}"
+            f"{target}: the experiment must be in {folder.resolve()}, whose files instances get"
         )
     if target.exists() and not force:
         raise UsageError(

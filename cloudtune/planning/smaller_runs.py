@@ -13,7 +13,6 @@ from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Forecast, Limits, Rentable
 from cloudtune.planning.stages import Question
 from cloudtune.policy.registry import SEARCHES
-from cloudtune.runs.job import choice_of
 from cloudtune.strategies.hyperband import bracket_shapes
 from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.strategies.rungs import rung_epochs
@@ -46,7 +45,7 @@ class SmallerRun:
     def of(cls, question: Question, rentables: Sequence[Rentable]) -> Self:
         """Return the run to play for a question, with about `_EVENTS` events if it can be."""
         experiment = question.problem.experiment
-        strategy = choice_of(experiment).strategy
+        strategy = experiment.strategy_name
         limits = question.limits
         last = experiment.span.max
         left = None if limits.deadline is None else limits.deadline - question.first_request

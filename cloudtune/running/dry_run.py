@@ -1,9 +1,9 @@
 """A trial's first epochs on this machine, as a worker trains them, before anything is rented."""
 
 import contextlib
+import itertools
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +24,13 @@ from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, Variables, add_to
 from cloudtune.infra.provider import provider_named
-from cloudtune.infra.sent_files import IGNORE_FILE, link_folder, refuse_unsendable, sent_files
+from cloudtune.infra.sent_files import (
+    MISSING_FILE,
+    copy_sent_files,
+    left_out_hint,
+    link_folder,
+    refuse_unsendable,
+)
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochReport
 from cloudtune.model.providers import PROVIDERS
@@ -44,10 +50,8 @@ SECONDS: Final = 60.0
 _TIMED_EPOCHS: Final = 2
 # Seconds to end after a stop, as on an instance.
 _END_SECONDS: Final = 8.0
-# Larger files of the folder are data: they are linked, because a script only reads them.
-_LINKED_BYTES: Final = 64 << 20
-# The number of last lines of a traceback on the screen, which are the script's.
-_LINES: Final = 12
+# The number of last frames of a traceback on the screen, which are the script's.
+_FRAMES: Final = 4
 _WORKER: Final = (
     "import sys; from multiprocessing.connection import Connection; "
     "open('/proc/self/oom_score_adj', 'w').write('1000'); "  # first to be killed
@@ -60,7 +64,6 @@ _PACKAGE: Final = re.compile(r"(ModuleNotFound|Import)Error\b|can't be started|n
 _NETWORK: Final = re.compile(
     r"\b(Connection\w*|URL|HTTP|SSL|Timeout|\w*Credentials?)Error\b|gaierror|Max retries|timed out"
 )
-_PATH: Final = re.compile(r"\[Errno \d+\] [^:]+: '([^']+)'")
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -191,11 +194,9 @@ def try_script(
         error = _as_users(failure.error, experiment.train_folder, folder)
         if any(_reasons(failure, error, trace, experiment, complete=complete)):
             return Tried(seconds, reason=error)
-        path = _PATH.search(error)
         is_named = ".gitignore" in error  # by the command's own worker
-        sends = provider_named(experiment.cloud.provider).sends_files
-        if sends and path and not is_named and (experiment.train_folder / path[1]).exists():
-            error += f"; it is there, but isn't sent: !{path[1]} in {IGNORE_FILE} sends it"
+        if provider_named(experiment.cloud.provider).sends_files and not is_named:
+            error += left_out_hint(error, experiment.train_folder)
     advice = _advice(trial.config) if trains else ""
     message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
@@ -260,17 +261,6 @@ def _fill(target: Path, experiment: Experiment) -> None:
         link_folder(source, target, identity_of(experiment).files)
         return
     copy_sent_files(source, target)
-
-
-def copy_sent_files(source: Path, target: Path) -> None:
-    """Copy the files of a folder that instances get into another one; large ones are linked."""
-    for path in sent_files(source):
-        copy = target / path.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.stat().st_size > _LINKED_BYTES:
-            copy.symlink_to(os.path.realpath(path))
-        else:
-            shutil.copy(path, copy)
 
 
 def _last_message(
@@ -363,23 +353,40 @@ def _reasons(
     provider = experiment.cloud.provider
     here = PROVIDERS[provider].here
     yield failure.out_of_memory or _MEMORY.search(error) is not None
-    yield provider_named(provider).has_gpus and _DEVICE.search(f"{error}\n{raised}") is not None
+    yield provider_named(provider).has_gpus and needs_gpu(f"{error}\n{raised}")
     if here:
         return
     yield not complete and _PACKAGE.search(error) is not None
     yield _NETWORK.search(error) is not None
-    if path := _PATH.search(error):
+    if path := MISSING_FILE.search(error):
         place = (experiment.train_folder / path[1]).resolve()
         yield not place.is_relative_to(experiment.train_folder.resolve())
 
 
+def needs_gpu(error: str) -> bool:
+    """Whether an error says that there is no GPU."""
+    return _DEVICE.search(error) is not None
+
+
+def exception_of(trace: str) -> str:
+    """Return the first line of the exception that a traceback ends with."""
+    return next((line for line in trace.splitlines() if line[:1].strip()), "")
+
+
 def script_error(error: str, trace: str, code: Path) -> str:
-    """Return the place of a script's error, and the end of its traceback."""
-    lines = trace.rstrip().removesuffix(error).rstrip().splitlines()
-    own = [number for number, line in enumerate(lines) if f'File "{code}/' in line]
-    frame = _FRAME.search(lines[own[-1]]) if own else None
-    place = f"{frame[1]}:{frame[2]}: " if frame else ""
-    return "\n".join([f"{place}{error}", *(lines[own[0] :][-_LINES:] if own else [])])
+    """Return the place of a script's error, and the last of its own lines in the traceback."""
+    own: list[list[str]] = []  # lines by frame
+    is_own = False
+    place = ""
+    for line in trace.splitlines():
+        frame = _FRAME.search(line)
+        is_own = frame[1].startswith(f"{code}/") if frame else is_own and line.startswith("    ")
+        if frame and is_own:
+            place = f"{frame[1]}:{frame[2]}: "
+            own.append([])
+        if is_own:
+            own[-1].append(line)
+    return "\n".join([f"{place}{error}", *itertools.chain(*own[-_FRAMES:])])
 
 
 def _advice(config: Mapping[str, object]) -> str:

@@ -4,13 +4,14 @@ import contextlib
 import fnmatch
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
@@ -18,15 +19,18 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from cloudtune.errors import UsageError
-from cloudtune.running.dry_run import copy_sent_files, script_error
+from cloudtune.infra.sent_files import copy_sent_files, left_out_hint
+from cloudtune.running.dry_run import exception_of, needs_gpu, script_error
 from cloudtune.script import help_hook
 from cloudtune.script.command_check import search_path
 from cloudtune.script.drafts import Measure, Shown
 from cloudtune.script.guesses import is_held_out, is_metric, rank
+from cloudtune.script.invocation import Invocation
 from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
+from cloudtune.train.programs.site_hooks import install_hook
 
 # Seconds in which a program prints its help: importing torch takes some from a cold disk.
 _HELP_SECONDS: Final = 90.0
@@ -46,6 +50,8 @@ _END_SECONDS: Final = 1.5
 _PROTECTED: Final = 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"'
 _HYDRA: Final = re.compile(r"powered by hydra|== Config ==", re.IGNORECASE)
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_MODULE: Final = re.compile(r"No module named '(\w+)")
+_USAGE_ERROR: Final = re.compile(r"^\S+: error: .+", re.MULTILINE)
 _USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
 # The commands of a command line that trains.
 _TRAINS: Final = ("fit", "train", "main", "run")
@@ -65,15 +71,7 @@ _EVENTS: Final = 3
 _Found: TypeAlias = tuple[Measure, bool, int]
 
 
-@dataclass(frozen=True)
-class ScriptCall:
-    """A program of the user's, and the `words` after it that it is called with."""
-
-    script: Path
-    words: tuple[str, ...] = ()
-
-
-def ask_options(program: ScriptCall) -> tuple[ScriptCall, tuple[Option, ...]]:
+def ask_options(program: Invocation) -> tuple[Invocation, tuple[Option, ...]]:
     """Return a program's options as its --help names them, and the program with its command.
 
     Of a command line with several commands, the one that trains.
@@ -81,28 +79,24 @@ def ask_options(program: ScriptCall) -> tuple[ScriptCall, tuple[Option, ...]]:
     Raises:
         UsageError: it printed no help in time.
     """
-    with _copied(program.script) as folder:
+    with _copied(program.folder) as folder:
         help_, text = _help(program, folder)
         if not help_.options or (help_.commands and program.words == ()):
             command = next((it for it in _TRAINS if it in help_.commands), None)
             if command is not None:
-                program = ScriptCall(program.script, (*program.words, command))
+                program = replace(program, words=(*program.words, command))
                 help_, text = _help(program, folder)
         if _HYDRA.search(text):
             return program, tuple(_configuration(program, folder))
     return program, help_.options
 
 
-def _help(program: ScriptCall, folder: Path) -> tuple[Help, str]:
+def _help(program: Invocation, folder: Path) -> tuple[Help, str]:
     """Return what a program says of its options, and the text of its help."""
-    site = folder.parent / "site"
-    site.mkdir(exist_ok=True)
-    (site / "sitecustomize.py").write_bytes(Path(help_hook.__file__).read_bytes())
     described = folder.parent / "options"
     described.unlink(missing_ok=True)
-    before = os.environ.get("PYTHONPATH")
     variables = {
-        "PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site),
+        **install_hook(help_hook, folder.parent / "site", {**os.environ, **program.variables}),
         help_hook.FILE: str(described),
         "COLUMNS": "300",
         "TERMINAL_WIDTH": "300",
@@ -115,9 +109,8 @@ def _help(program: ScriptCall, folder: Path) -> tuple[Help, str]:
     code = _wait(process, _HELP_SECONDS)
     text = _text(log)
     if code is None:
-        raise UsageError(
-            f"{program.script}: no help within {_HELP_SECONDS:.0f} s of `{_shown(program)} --help`"
-        )
+        asked = shlex.join([*program.command, "--help"])
+        raise UsageError(f"{program.script}: no help within {_HELP_SECONDS:.0f} s of `{asked}`")
     facts = described.read_text(encoding="utf-8") if described.exists() else ""
     found = read_help(facts, text)
     if code and not found.options and not found.commands:
@@ -125,10 +118,10 @@ def _help(program: ScriptCall, folder: Path) -> tuple[Help, str]:
     return found, text
 
 
-def _configuration(program: ScriptCall, folder: Path) -> Iterator[Option]:
+def _configuration(program: Invocation, folder: Path) -> Iterator[Option]:
     """Yield the settings of a program of hydra's."""
     log = folder.parent / "configuration"
-    process = _start(program, ["--cfg", "job"], folder, log, {})
+    process = _start(program, ["--cfg", "job"], folder, log, program.variables)
     code = _wait(process, _HELP_SECONDS)
     text = _text(log)
     with contextlib.suppress(YAMLError):
@@ -139,7 +132,7 @@ def _configuration(program: ScriptCall, folder: Path) -> Iterator[Option]:
     raise UsageError(_failure(program, ["--cfg", "job"], code, folder, log))
 
 
-def watch(program: ScriptCall, last: int | None) -> Shown:
+def watch(program: Invocation, last: int | None) -> Shown:
     """Train with a program's defaults for up to a minute, and return what it showed.
 
     `last` is its last epoch, if that is known. It runs in a temporary copy of the files that
@@ -148,10 +141,11 @@ def watch(program: ScriptCall, last: int | None) -> Shown:
     Raises:
         UsageError: it failed; the message has its last lines.
     """
-    with _copied(program.script) as folder:
+    with _copied(program.folder) as folder:
         log = folder.parent / "log"
         trial = _Trial(folder, log, last)
-        process = _start(program, [], folder, log, {"WANDB_MODE": "offline"})
+        variables = {**program.variables, "WANDB_MODE": "offline"}
+        process = _start(program, [], folder, log, variables)
         try:
             trial.wait(process)
             code = process.poll()
@@ -167,29 +161,29 @@ def watch(program: ScriptCall, last: int | None) -> Shown:
             measures=tuple(measures),
             ended=code == 0,
             epochs=named.pop() if len(named) == 1 else last,
-            folder=_common_folder(saved, program.script.parent),
+            folder=_common_folder(saved, program.folder),
             saved=saved[-1].as_posix() if saved else "",
         )
 
 
 @contextlib.contextmanager
-def _copied(script: Path) -> Iterator[Path]:
-    """Give a temporary copy of the folder of a script, as instances get it."""
+def _copied(source: Path) -> Iterator[Path]:
+    """Give a temporary copy of a script's folder, as instances get it."""
     with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve() / "code"
         folder.mkdir()
-        copy_sent_files(script.parent, folder)
+        copy_sent_files(source, folder)
         yield folder
 
 
 def _start(
-    program: ScriptCall,
+    program: Invocation,
     words: Sequence[str],
     folder: Path,
     log: Path,
     variables: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    command = ["python", program.script.name, *program.words, *words]
+    command = [*program.command, *words]
     environment = {
         **os.environ,
         "PATH": search_path(),
@@ -237,26 +231,40 @@ def _text(log: Path) -> str:
         return file.read(_OUTPUT_BYTES).decode(errors="replace")
 
 
-def _shown(program: ScriptCall) -> str:
-    return " ".join(["python", program.script.name, *program.words])
-
-
 def _failure(
-    program: ScriptCall, words: Sequence[str], code: int | None, folder: Path, log: Path
+    program: Invocation, words: Sequence[str], code: int | None, folder: Path, log: Path
 ) -> str:
     """Return how a program failed: the place in its own files, or its last lines."""
-    source = program.script.parent
+    source = program.folder
     text = _text(log).replace(str(folder), str(source)).rstrip()
     _, raised, trace = text.rpartition(_TRACEBACK)
-    last = text.rpartition("\n")[2]
-    what = script_error(last, trace, source) if raised else "\n".join(text.split("\n")[-_LINES:])
-    command = " ".join([_shown(program), *words])
-    hint = ""
+    error = exception_of(trace)
+    usage = _USAGE_ERROR.search(text)
+    if raised:
+        what = script_error(error, trace, source)
+    elif usage:
+        what = usage[0]
+    else:
+        what = "\n".join(text.split("\n")[-_LINES:])
+    command = shlex.join([*program.command, *words])
+    return f"{what}\n`{command}` ended with code {code}{_hint(program, error, text)}"
+
+
+def _hint(program: Invocation, error: str, text: str) -> str:
+    """Return what to do about a program's error, or ""."""
+    missing = _MODULE.search(error)
+    if missing:
+        for folder in program.folders_with(missing[1]):
+            script = program.script.resolve().relative_to(folder)
+            return f"; {missing[1]} is in {folder}: cd {folder}; cloudtune init {script}"
+    if "FileNotFoundError" in error:
+        copied = f"; only files in {program.folder.resolve()} are copied"
+        return left_out_hint(error, program.folder) or copied
+    if needs_gpu(error):
+        return "; it is tried without a GPU: give the option that has it train on a CPU"
     if _USAGE.search(text):
-        hint = f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
-    elif "FileNotFoundError" in last:
-        hint = f"; only files in {source.resolve()} are copied, without what .gitignore names"
-    return f"{what}\n`{command}` ended with code {code}{hint}"
+        return f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
+    return ""
 
 
 class _Trial:
@@ -293,11 +301,10 @@ class _Trial:
         return [path for path in paths if path not in self._before]
 
     def _number_files(self) -> list[Path]:
-        names = PATTERNS
         return [
             path
             for path in self._new_files()
-            if any(fnmatch.fnmatch(path.name, pattern) for pattern in names)
+            if any(fnmatch.fnmatch(path.name, pattern) for pattern in PATTERNS)
         ]
 
     def saved(self) -> list[PurePosixPath]:
@@ -373,7 +380,7 @@ def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:
     if len(named) > _ENOUGH * len(set(named)):
         return False  # several of each epoch
     steps = not named and last is not None and ended
-    return not (steps and len(measure.values) > 1.5 * (last or 0))
+    return not (steps and len(measure.values) > _PER_EPOCH * (last or 0))
 
 
 def _key(measure: Measure, late: bool, order: int, *, ended: bool) -> tuple[object, ...]:

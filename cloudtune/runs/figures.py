@@ -70,8 +70,7 @@ def figures(policy: RunPolicy) -> Figures:
     end = policy.over_at
     best = policy.best
     began = end if policy.began is None else policy.began
-    rented = [instance for instance in policy.fleet if instance.launched]
-    lives = [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer.gpus) for r in rented]
+    lives = _lives(policy)
     sizes = levels(
         change for since, until, _ in lives if until > since for change in ((since, 1), (until, -1))
     )
@@ -80,17 +79,23 @@ def figures(policy: RunPolicy) -> Figures:
         dollars=policy.spent(end),
         trials=len(policy.trials),
         epochs=0 if best is None else max([best.epoch, *policy.trials[best.trial].history]),
-        gpu_hours=sum(gpus * max(0.0, until - since) for since, until, gpus in lives) / 3600.0,
+        gpu_hours=sum(offer.gpus * max(0.0, until - since) for since, until, offer in lives) / 3600,
         instances=round(max((size for _, size in sizes), default=0)),
     )
 
 
-def dearest_fleet(policy: RunPolicy) -> Counter[Offer]:
-    """Return the instances of a run that were alive when these cost most; empty without any."""
+def _lives(policy: RunPolicy) -> list[tuple[float, float, Offer]]:
+    """Return when each instance of a run began and ended, and its offer; as if it were over now."""
     end = policy.over_at
     rented = [instance for instance in policy.fleet if instance.launched]
-    changes = [(each.began_at, 1, each.offer) for each in rented]
-    changes += [(end if each.gone_at is None else each.gone_at, -1, each.offer) for each in rented]
+    return [(r.began_at, end if r.gone_at is None else r.gone_at, r.offer) for r in rented]
+
+
+def dearest_fleet(policy: RunPolicy) -> Counter[Offer]:
+    """Return the instances of a run that were alive when these cost most; empty without any."""
+    changes = []
+    for since, until, offer in _lives(policy):
+        changes += [(since, 1, offer), (until, -1, offer)]
     alive = Counter[Offer]()
     dearest = Counter[Offer]()
     rate = most = 0.0

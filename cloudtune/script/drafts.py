@@ -5,6 +5,7 @@ and writes in its first minute has the metrics. Ranges are guesses by names and 
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from cloudtune.script.guesses import (
     space,
     usual_space,
 )
+from cloudtune.script.invocation import Invocation
 from cloudtune.script.options import Option
 from cloudtune.script.printed_lines import EXAMPLE
 
@@ -211,7 +213,12 @@ class Shown:
 
 
 def program_draft(
-    script: Path, words: Sequence[str], options: Sequence[Option], shown: Shown, *, alone: bool
+    program: Invocation,
+    words: Sequence[str],
+    options: Sequence[Option],
+    shown: Shown,
+    *,
+    alone: bool,
 ) -> Draft:
     """Return the draft of a program that is called with these `words` besides its options.
 
@@ -222,12 +229,12 @@ def program_draft(
     """
     tuned = _with_parameters(usual_options(options))
     if not tuned:
-        raise _nothing_to_tune(script, options)
+        raise _nothing_to_tune(program, options)
     takes = [option for option in options if option.takes_value]
     epochs = next((option for option in takes if option.last_name in EPOCHS), None)
     steps = next((option for option in takes if option.last_name in STEPS), None)
     draft = Draft(
-        script=script,
+        script=program.script,
         train="",
         train_why="",
         metric="",
@@ -236,7 +243,12 @@ def program_draft(
         epochs=epochs,
         reads_reports=False,
         measures=shown.measures,
-        notes=(*_notes(takes, shown), *_bools(options), *(_ALONE if alone else ())),
+        notes=(
+            *_notes(takes, shown),
+            *_bools(options),
+            *(_ALONE if alone else ()),
+            *_variables(program),
+        ),
     )
     if shown.measures:
         _decide(draft, shown, steps)
@@ -245,7 +257,7 @@ def program_draft(
         words = _without(words, draft.epochs)
         filled.append(draft.epochs.words(f"{{{draft.unit}s}}"))
     filled += [it.words("{seed}") for it in takes if it.last_name == "seed"][:1]
-    draft.train = " ".join(["python", script.name, *words, *filled])
+    draft.train = " ".join(["python", shlex.quote(program.name), *words, *filled])
     return draft
 
 
@@ -268,14 +280,20 @@ def usual_options(options: Sequence[Option]) -> list[Option]:
     return tuned or [option for option in takes if is_fraction(option)][:_MAX_FRACTIONS]
 
 
-def _nothing_to_tune(script: Path, options: Sequence[Option]) -> UsageError:
+def _variables(program: Invocation) -> Iterator[str]:
+    for name, value in program.variables.items():
+        modules = ", ".join(program.imports)
+        yield f"env: {{{name}: {value}}}  # it imports {modules} from this folder"
+
+
+def _nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageError:
     takes = [option for option in options if option.takes_value]
     named = ", ".join(option.flag for option in takes[:_OTHERS])
     has = f"its options are {named}" if named else "its --help names no options with values"
     return UsageError(
-        f"{script}: nothing to tune: no function that takes a configuration and calls "
+        f"{program.script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config), docs/scripts.md. A "
-        f"program that reads its settings from a file can be tuned as train: python {script.name} "
+        f"program that reads its settings from a file can be tuned as train: python {program.name} "
         "{config}, docs/commands.md"
     )
 

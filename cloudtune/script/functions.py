@@ -55,6 +55,17 @@ def _existing(tree: ast.Module, name: str) -> str:
     return f"it defines: {listed}.{nearest(name, functions)}"
 
 
+def imported_names(tree: ast.Module) -> set[str]:
+    """Return the packages and modules that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
 def parse_file(path: Path) -> ast.Module:
     """Return the syntax tree of a Python file.
 

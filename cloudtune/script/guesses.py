@@ -1,5 +1,6 @@
 """What names say of a script's options and metrics: usual ranges, and whether more is better."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -31,14 +32,20 @@ _DISCOUNT: Final = 0.9
 # What the data, or a model that is loaded, decide.
 _FIXED: Final = ("in", "input", "out", "output", "num_classes", "n_features", "image", "img")
 _CHOSEN: Final = frozenset({"optimizer", "opt", "optim", "activation", "scheduler", "schedule"})
+_RETURNS: Final = ("reward", "return", "rew")
 _MAXIMIZED: Final = (
     *("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2", "score"),
-    *("psnr", "ssim", "dice", "ndcg", "mrr", "reward", "return", "rew"),
+    *("psnr", "ssim", "dice", "ndcg", "mrr"),
+    *_RETURNS,
 )
 _MINIMIZED: Final = (
     *("loss", "mse", "mae", "rmse", "mape", "err", "ppl", "perplexity", "wer", "cer", "fid"),
 )
-_HELD_OUT: Final = ("val", "dev", "test")  # the first are for model selection
+# The first are for model selection. Reinforcement learning is for returns, not for its losses.
+_HELD_OUT: Final = (
+    *(r"(?<![a-z])e?val(?!ue)|(loss|acc)val", r"(?<![a-z])dev(?![a-z])", r"(?<![a-z])test"),
+    "|".join(_RETURNS),
+)
 SAVES: Final = (
     *("ckpt_dir", "checkpoint_dir", "save_dir", "output_dir", "out_dir", "outdir", "out"),
     *("save_path", "checkpoint_path", "output", "log_dir", "logdir", "save_folder"),
@@ -66,19 +73,22 @@ class Rank(NamedTuple):
 def rank(name: str) -> Rank:
     """Return how likely a name is that of the metric that decides: the least is the likeliest."""
     lower = name.lower()
-    held_out = next((place for place, word in enumerate(_HELD_OUT) if word in lower), 9)
+    places = (place for place, words in enumerate(_HELD_OUT) if re.search(words, lower))
+    held_out = next(places, len(_HELD_OUT))
     single = 1 + ("last" in lower) - any(word in lower for word in _MEANS)
     return Rank(not is_metric(lower), "train" in lower, held_out, single, not is_maximized(lower))
 
 
 def is_held_out(name: str) -> bool:
     """Whether a metric is of data that a model isn't trained on, by its name."""
-    return "train" not in name.lower() and any(word in name.lower() for word in _HELD_OUT)
+    lower = name.lower()
+    return "train" not in lower and any(re.search(words, lower) for words in _HELD_OUT)
 
 
 def is_metric(name: str) -> bool:
     """Whether a name is that of a loss or a score."""
-    return any(word in name.lower() for word in (*_MAXIMIZED, *_MINIMIZED))
+    lower = name.lower()
+    return "errno" not in lower and any(word in lower for word in (*_MAXIMIZED, *_MINIMIZED))
 
 
 def is_maximized(name: str) -> bool:
@@ -124,8 +134,9 @@ def usual_space(value: Option) -> str | None:
         return None
     if value.choices:
         return _choice(value.choices) if name in _CHOSEN else None
+    is_text = isinstance(default, str)
     for is_it, space in _USUAL:
-        if is_it(name):
+        if is_it(name) and not is_text:
             return space(number)
     return None
 

@@ -1,14 +1,13 @@
 """Writes the options of a script's parser to a file when it prints its help.
 
-It runs in the script's process as `sitecustomize`, and only imports the standard library. Help
-texts of argparse and click lack defaults and types, which the parsers know.
+It is a hook in the script's process (`site_hooks`). Help texts of argparse and click lack defaults
+and types, which the parsers know.
 """
 
 import contextlib
 import importlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -70,7 +69,7 @@ def _parameters(command: Any) -> Iterator[Mapping[str, Any]]:
             "kind": _type_name(parameter.type),
             "choices": _plain([*(getattr(parameter.type, "choices", ()))]),
             "help": str(getattr(parameter, "help", "") or ""),
-            "required": bool(parameter.required),
+            "required": bool(parameter.required) and parameter.default is None,
             "takes_value": not getattr(parameter, "is_flag", False),
             "makes_bool": False,
             "negates": bool(parameter.secondary_opts),
@@ -88,7 +87,8 @@ def _before(call: Callable[..., Any], describe: Callable[[Any], Any]) -> Callabl
     return described
 
 
-def _install() -> None:
+def install() -> None:
+    """Describe the parsers of this process."""
     import argparse  # noqa: PLC0415  only in the script's process
 
     argparse.ArgumentParser.print_help = _before(  # type: ignore[method-assign]
@@ -100,19 +100,3 @@ def _install() -> None:
         except Exception:  # noqa: BLE001, S112  it isn't installed, or is broken
             continue
         command.get_help = _before(command.get_help, _parameters)
-
-
-def _give_way() -> None:
-    """Run the `sitecustomize` that this one shadows, if there is one."""
-    this = sys.modules.pop("sitecustomize")
-    beside = str(Path(__file__).parent)
-    sys.path[:] = [path for path in sys.path if path != beside]
-    try:
-        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415
-    except ImportError:
-        sys.modules["sitecustomize"] = this
-
-
-if __name__ == "sitecustomize" and FILE in os.environ:
-    _install()
-    _give_way()

@@ -28,7 +28,7 @@ _SEPARATOR: Final = re.compile(r"(?:['\"]?\s*(?:[:=|│→]|->)\s*|['\"]?\s+|['\
 # The words of a label that are tried, from the last on.
 _WORDS: Final = 4
 _QUALIFIER: Final = re.compile(
-    r"(?:^|[\W_])(val(?:id(?:ation)?)?|dev|test(?:ing)?|eval(?:uation)?|train(?:ing)?)(?![a-z])",
+    r"(?:^|[\W_])(val(?:i(?:d(?:ation)?)?)?|dev|test(?:ing)?|eval(?:uation)?|train(?:ing)?)(?![a-z])",
     re.IGNORECASE,
 )
 # Where a line says at which step it is; one with an epoch is of that.

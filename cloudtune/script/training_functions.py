@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.script.drafts import Draft
-from cloudtune.script.functions import parse_file
+from cloudtune.script.functions import imported_names, parse_file
 from cloudtune.script.guesses import EPOCHS, GAP, rank
 from cloudtune.script.options import UNKNOWN, Option
 
@@ -47,7 +47,7 @@ def read_function(script: Path) -> Draft | None:
 def reported_metric(script: Path) -> tuple[str, str]:
     """Return the metric that a program gives to `cloudtune.report`, and where; "" if none."""
     tree = parse_file(script)
-    return _metric(tree) if "cloudtune" in _imported(tree) else ("", "")
+    return _metric(tree) if "cloudtune" in imported_names(tree) else ("", "")
 
 
 def _function(tree: ast.Module) -> ast.FunctionDef | None:
@@ -56,23 +56,13 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
         node for node in tree.body if isinstance(node, ast.FunctionDef) and len(node.args.args) == 1
     ]
     own = [node for node in functions if _calls_of("report", node)]
-    if not own and (_calls_of("report", tree) or _LIBRARIES & _imported(tree)):
+    if not own and (_calls_of("report", tree) or _LIBRARIES & imported_names(tree)):
         own = [node for node in functions if list(_keys(node, node.args.args[0].arg))]
     return min(
         own,
         key=lambda it: _TRAINERS.index(it.name) if it.name in _TRAINERS else len(_TRAINERS),
         default=None,
     )
-
-
-def _imported(tree: ast.Module) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.partition(".")[0])
-    return names
 
 
 def _calls_of(function: str, tree: ast.AST) -> list[ast.Call]:
@@ -132,7 +122,7 @@ def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
         name = literal(call.args[0]) if call.args else None
         if isinstance(name, str):
             yield name, call.lineno
-    if "transformers" in _imported(tree):
+    if "transformers" in imported_names(tree):
         computed = _names(ast.parse("compute_metrics()", mode="eval").body, tree)
         yield from ((f"eval_{name}", 1) for name in (*computed, "loss"))
 

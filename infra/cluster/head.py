@@ -37,16 +37,12 @@ from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.process_group import free_port
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, actor_named
-from cloudtune.infra.processes import (
-    DamagedRecordError,
-    ProcessGroup,
-    die_with_parent,
-    write_atomically,
-)
+from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
 from cloudtune.infra.provider import merge_requests, provider_named
 from cloudtune.infra.sent_files import link_folder, link_sent_files
 from cloudtune.model.commands import Launch
 from cloudtune.model.serialization import decode, encode
+from cloudtune.train.programs.process_tree import die_with_parent
 from cloudtune.train.storage import StorageError, upload_address
 
 JOURNAL = "provider.jsonl"

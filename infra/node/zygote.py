@@ -26,8 +26,8 @@ import psutil
 from cloudtune.infra.node import worker
 from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
 from cloudtune.infra.node.process_group import Watch
-from cloudtune.infra.processes import die_with_parent
 from cloudtune.private_files import be_as_our_user
+from cloudtune.train.programs.process_tree import die_with_parent
 
 MESSAGE_BYTES = 1 << 17
 _PROBE_SECONDS = 10.0

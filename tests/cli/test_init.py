@@ -98,6 +98,12 @@ for epoch in range(options.epochs):
         ("sys.stdout.write(json.dumps(dict(lr=lr, val_loss=loss)) + '\\n')", "val_loss", 1.5e-5),
         ("print({'epoch': 1, 'dev_auc': acc})", "dev_auc", 0.25),
         ("print('val loss: ' + str(loss))", "val_loss", 1.5e-5),
+        ("print(f'Train Loss: {lr} Vali Loss: {loss} Test Loss: {acc}')", "vali_loss", 1.5e-5),
+        (
+            "print(f'value_loss {lr} latest_loss {lr} episodic_return {acc}')",
+            "episodic_return",
+            0.25,
+        ),
     ],
 )
 def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: Bench) -> None:
@@ -347,16 +353,18 @@ def test_files_of_numbers_are_found(
 
 
 def test_what_a_program_needs_is_said_and_may_be_given(bench: Bench) -> None:
-    needs = 'parser.add_argument("--data", required=True)\nparser.add_argument("--epochs"'
+    data = 'parser.add_argument("--data", required=True)'
+    kind = 'parser.add_argument("--kind", required=True, default="a b")'
+    needs = f'{data}\n{kind}\nparser.add_argument("--epochs"'
     program = BODY + ARGPARSE.replace('parser.add_argument("--epochs"', needs)
     (bench.folder / "main.py").write_text(program)
     done = bench.here("init", bench.folder / "main.py")
-    done.refused("main.py needs --data; write: cloudtune init", "-- --data VALUE")
+    done.refused("main.py needs --data, --kind; write: cloudtune init", "--data VALUE --kind 'a b'")
     assert not (bench.folder / "experiment.yaml").exists()
-    words = ("--", "--data", "a {b}", "--epochs", "2", "--lr", "0.01")
+    words = ("--", "--data", "a {b}", "--kind", "c", "--epochs", "2", "--lr", "0.01")
     bench.here("init", bench.folder / "main.py", *words).succeeded()
     experiment = load_experiment(bench.folder / "experiment.yaml", {})
-    assert "--data 'a {{b}}' --lr {lr}" in experiment.train
+    assert "--data 'a {{b}}' --kind c --lr {lr}" in experiment.train
     assert experiment.train.endswith("--epochs {epochs}")
     assert experiment.epochs.max == 2
     assert experiment.to_json()["search"]["lr"] == {"loguniform": [0.001, 0.1]}
@@ -368,6 +376,63 @@ def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None
     bench.here("init", bench.folder / "main.py").refused(
         "NameError: name 'train' is not defined", "`python main.py` ended with code 1"
     )
+
+
+def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
+    program = "import json\ndef read(text):\n    json.loads(text)\nread('{\\n')"
+    (bench.folder / "main.py").write_text(f"import argparse\n{program}\n")
+    done = bench.here("init", bench.folder / "main.py")
+    done.refused("main.py:4: json.decoder.JSONDecodeError: Expecting property name", "read(")
+    assert "decoder.py" not in done.err
+    raised = "raise ValueError('The first line.\\nAnother one.')"
+    (bench.folder / "main.py").write_text(f"{raised}\n")
+    bench.here("init", bench.folder / "main.py").refused("main.py:1: ValueError: The first line.\n")
+
+
+def test_a_program_of_a_project_is_called_from_its_top(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `python tools/main.py`; it finds the project's modules, as installed ones would be."""
+    top = bench.folder
+    (top / "pyproject.toml").touch()
+    (top / "nets").mkdir()
+    (top / "nets/deep.py").write_text("SIZE = 3\n")
+    (top / "size.txt").write_text("4")
+    (top / "tools").mkdir()
+    (top / "tools/helper.py").write_text("from nets.deep import SIZE\n")
+    use = "import helper\nfrom nets import deep\nsize = open('size.txt').read()"
+    program = PROGRAM.replace("import argparse", f"{use}\nimport argparse")
+    (top / "tools/main.py").write_text(program % "print('val acc', acc * int(size))")
+    bench.here("init", "tools/main.py").succeeded()
+    experiment = load_experiment(top / "experiment.yaml", {})
+    assert experiment.train.startswith("python tools/main.py --lr {lr}")
+    assert experiment.env == {"PYTHONPATH": "."}
+    assert try_script(experiment).reported
+
+    monkeypatch.chdir(top / "tools")
+    with pytest.raises(UsageError, match=r"nets is in .*: cd .*; cloudtune init tools/main.py"):
+        draft_script(Path("main.py"), show=print)
+
+
+def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: Bench) -> None:
+    folder = bench.folder / "other"
+    folder.mkdir()
+    (folder / "main.py").write_text(PROGRAM % "print('val acc', acc)")
+    bench.here("init", "other/main.py").succeeded()
+    assert load_experiment(folder / "experiment.yaml", {}).train.startswith("python main.py ")
+
+
+def test_data_that_git_ignores_is_named_with_what_sends_it(bench: Bench) -> None:
+    data = bench.folder / "data/train"
+    data.mkdir(parents=True)
+    (data / "rows.csv").write_text("1")
+    (bench.folder / ".gitignore").write_text("data\n")
+    program = PROGRAM % "open('data/train/rows.csv'); print('val acc', acc)"
+    (bench.folder / "main.py").write_text(program)
+    done = bench.here("init", bench.folder / "main.py")
+    done.refused("it is there, but isn't sent: !data/ in .cloudtuneignore sends it")
+    (bench.folder / ".cloudtuneignore").write_text("!data/\n")
+    bench.here("init", bench.folder / "main.py").succeeded()
 
 
 def test_data_beside_the_folder_is_not_copied(bench: Bench) -> None:
@@ -444,7 +509,7 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
         ),
         (
             [script, "-o", tmp_path.parent / "e.yaml"],
-            "the experiment must be in its script's folder",
+            f"the experiment must be in {tmp_path}, whose files instances get",
         ),
         ([tmp_path / "nosuch.py", "-o", tmp_path / "e.yaml"], "no such file"),
         ([tmp_path, "-o", tmp_path.parent / "e.yaml"], "no such file"),

@@ -22,13 +22,15 @@ TROUBLE = """import time; time.sleep(0.3)
         if name == 't02' and epoch == 2: value = math.nan
         if name == 't03': return
         if name == 't04':
-            cloudtune.report({'accuracy': 1.0})
-            continue"""
+            cloudtune.report({{'accuracy': 1.0}})
+            continue
+        while epoch == 8 and not os.path.exists({go!r}): time.sleep(0.1)"""
 
 
 def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     """The reader of its output goes, then its terminal; the instances of a killed run end alone."""
-    path = bench.ready(TROUBLE, trials=6, first=4, last=8)
+    go = bench.folder / "go"
+    path = bench.ready(TROUBLE.format(go=str(go)), trials=6, first=4, last=8)
     bench.environment["PYTHONIOENCODING"] = "ascii"
     doomed = bench.start("run", longer(path), "--deadline", "20m")
     wait_for(lambda: bool(bench.alive()))
@@ -39,19 +41,18 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    wait_for(lambda: len(bench.alive()) > len(bench.alive(dead)))
+    wait_for(lambda: len(runs_alive(bench)) > 1)
+    (other,) = runs_alive(bench) - {dead}
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.communicate()
     process.send_signal(signal.SIGHUP)
-    other, *_ = [
-        instance for instance in bench.alive() if instance["tags"]["cloudtune:run"] != dead
-    ]
 
     bench("gc").succeeded()
     assert not bench.alive(dead)
-    assert other["id"] in {machine["id"] for machine in bench.alive()}
+    assert bench.alive(other)
     assert not (bench.home / "runs" / dead / "head.json").exists()
 
+    go.touch()
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     assert not list(bench.home.glob("runs/*/screen.log"))
@@ -69,6 +70,11 @@ def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
     assert report["ended"] == "done"
     assert report["best"]["trial"] in {"t00", "t05"}
     bench("report").succeeded("\\xfc\\udcff")
+
+
+def runs_alive(bench: Bench) -> set[str]:
+    """Return the runs that have an instance."""
+    return {machine["tags"]["cloudtune:run"] for machine in bench.alive()}
 
 
 def longer(path: Path) -> Path:

@@ -51,12 +51,7 @@ class EventFile:
             yield self._row()
 
     def _records(self) -> Iterator[bytes]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return
+        data = _read_from(self._path, self._at)
         at = 0
         while len(data) >= at + _HEAD.size:
             length, _ = _HEAD.unpack_from(data, at)
@@ -90,6 +85,16 @@ class EventFile:
             if name.rpartition("/")[2] == "epoch":
                 values.setdefault("epoch", value)
         return values
+
+
+def _read_from(path: Path, start: int) -> bytes:
+    """Return the rest of a file; nothing if it isn't there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _scalar(value: bytes) -> tuple[str, float] | None:
@@ -159,12 +164,7 @@ class WandbFile:
                     yield row
 
     def _records(self) -> Iterator[bytes]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except OSError:
-            return
+        data = _read_from(self._path, self._at)
         at = 0
         while True:
             left = _BLOCK - (self._at + at) % _BLOCK

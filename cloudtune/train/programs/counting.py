@@ -1,8 +1,6 @@
-"""Counts the steps and the collectives of a command's process; it runs there as `sitecustomize`.
+"""Counts the steps and the collectives of a command's process, where it is a hook (`site_hooks`).
 
-Each Python process of a command with several workers has a copy of this file first on its path. It
-only imports the standard library, because the command's Python may lack cloudtune. See
-`sync_check`.
+Each Python process of a command with several workers has it. See `sync_check`.
 """
 
 import atexit
@@ -90,19 +88,8 @@ def _groups() -> list[Any]:
     return list(getattr(getattr(distributed, "_world", None), "pg_map", {}))
 
 
-def _give_way() -> None:
-    """Run the `sitecustomize` that this one shadows, if there is one."""
-    this = sys.modules.pop("sitecustomize")
-    beside = str(Path(__file__).parent)
-    sys.path[:] = [path for path in sys.path if path != beside]
-    try:
-        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415
-    except ImportError:
-        sys.modules["sitecustomize"] = this
-
-
-if __name__ == "sitecustomize":
-    _counter = _Counter(Path(os.environ[FOLDER], f"{os.getpid()}.counts"))
-    threading.Thread(target=_counter.install, name="cloudtune-counts", daemon=True).start()
-    atexit.register(_counter.note_end)
-    _give_way()
+def install() -> None:
+    """Count in this process."""
+    counter = _Counter(Path(os.environ[FOLDER], f"{os.getpid()}.counts"))
+    threading.Thread(target=counter.install, name="cloudtune-counts", daemon=True).start()
+    atexit.register(counter.note_end)

@@ -1,10 +1,27 @@
-"""A process and all that it has started."""
+"""A process with all that it has started, and one that ends with what has started it."""
 
 import contextlib
+import ctypes
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import psutil
+
+# From <sys/prctl.h>. The library is loaded here: after a fork of a process with threads, nothing
+# may be imported.
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+
+
+def die_with_parent() -> None:
+    """Make the kernel kill this process when its parent dies for any reason.
+
+    To be called after a fork, as by `preexec_fn`. The parent is the thread that forked.
+    """
+    if psutil.LINUX:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def process_tree(pid: int) -> list[psutil.Process]:

@@ -5,7 +5,6 @@ file of reports: these belong to the trial. The workers of a trial on one instan
 """
 
 import contextlib
-import ctypes
 import fnmatch
 import itertools
 import json
@@ -40,9 +39,10 @@ from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
 from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
-from cloudtune.train.programs.process_tree import process_tree
+from cloudtune.train.programs.process_tree import die_with_parent, process_tree
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.saving import Halted, Saving
+from cloudtune.train.programs.site_hooks import install_hook
 from cloudtune.train.programs.snapshots import ReadWatch
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.save_times import SaveTimes
@@ -67,9 +67,6 @@ _TAIL_BYTES: Final = 4000
 # The number of files in the error of a program that writes others than expected.
 _NEW_FILES: Final = 5
 _MISSING: Final = re.compile(r"No such file or directory: '([^/'][^']*)'")
-# From <sys/prctl.h>.
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 
 
 class CommandFailedError(UsageError):
@@ -228,12 +225,8 @@ class CommandRun:
         environment["PATH"] = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
         if session.device == "cpu":
             environment.setdefault("OMP_NUM_THREADS", "1")
-        if self._compared:  # Python imports sitecustomize from its path before any script
-            site = self._own / "site"
-            site.mkdir()
-            shutil.copy(counting.__file__, site / "sitecustomize.py")
-            before = environment.get("PYTHONPATH")
-            environment["PYTHONPATH"] = f"{site}{os.pathsep}{before}" if before else str(site)
+        if self._compared:
+            environment |= install_hook(counting, self._own / "site", environment)
             environment[counting.FOLDER] = str(self._own)
         if is_wandb(program.file):
             environment.setdefault("WANDB_MODE", "offline")
@@ -245,7 +238,7 @@ class CommandRun:
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  one call, bound before
+                preexec_fn=die_with_parent,  # noqa: PLW1509  it takes no lock
             )
         except OSError as error:
             raise CommandFailedError(
@@ -742,8 +735,3 @@ def command_run(
 ) -> CommandRun:
     """Return the run of a command, ready to start."""
     return (SpokenRun if program.speaks else ReadRun)(program, post, on_report)
-
-
-def _die_with_parent() -> None:
-    """Make the kernel kill this process when the worker dies for any reason."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -45,20 +45,26 @@ class ReadWatch:
         """Whether any file has been read; True if the system can't tell."""
         if not self.works:
             return True
-        data = b""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self._file, 1 << 16)
-        at = 0
-        while at < len(data):
-            _, mask, _, length = _EVENT.unpack_from(data, at)
-            if not mask & _IN_ISDIR:
-                return True
-            at += _EVENT.size + length
-        return False
+        return any(not mask & _IN_ISDIR for _, mask, _ in _events(self._file))
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+
+
+def _events(file: int) -> list[tuple[int, int, str]]:
+    """Return the watch, the mask and the name of what inotify(7) has seen, some of it at a time."""
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        data = os.read(file, 1 << 16)
+    events = []
+    at = 0
+    while at < len(data):
+        watch, mask, _, length = _EVENT.unpack_from(data, at)
+        name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
+        events.append((watch, mask, os.fsdecode(name)))
+        at += _EVENT.size + length
+    return events
 
 
 def written_at(path: Path) -> float:
@@ -132,16 +138,22 @@ class WriteOrder:
 
     def _take_events(self) -> bool:
         """Take in the events until now; return whether there were all of them."""
-        while events := self._events():
+        while events := _events(self._file):
             for watch, mask, name in events:
                 if mask & _IN_Q_OVERFLOW:
                     self._note_line()
                     return False
                 if watch == self._log_watch:
                     self._note_line()
-                elif watch in self._folders:
+                elif watch in self._folders and not self._only_closed(watch, mask, name):
                     self._note_file(self._folders[watch] / name, is_folder=bool(mask & _IN_ISDIR))
         return True
+
+    def _only_closed(self, watch: int, mask: int, name: str) -> bool:
+        """Whether a file was closed that hasn't changed since the last line: a log, at the end."""
+        if mask & _WRITES != _IN_CLOSE_WRITE:
+            return False
+        return written_at(self._folders[watch] / name) < written_at(self._watched)
 
     def _note_line(self) -> None:
         self._after.clear()
@@ -155,19 +167,6 @@ class WriteOrder:
             files |= {str(below) for below in path.rglob("*")}
         self._after |= files
         self._pending |= files
-
-    def _events(self) -> list[tuple[int, int, str]]:
-        data = b""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self._file, 1 << 16)
-        events = []
-        at = 0
-        while at < len(data):
-            watch, mask, _, length = _EVENT.unpack_from(data, at)
-            name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
-            events.append((watch, mask, os.fsdecode(name)))
-            at += _EVENT.size + length
-        return events
 
     def close(self) -> None:
         if self._file >= 0:

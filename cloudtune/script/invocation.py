@@ -1,0 +1,80 @@
+"""How a program of the user's is called: from which folder, and with which words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from cloudtune.script.functions import imported_names, parse_file
+
+# What the folder of a project has.
+_PROJECT: Final = (".git", "pyproject.toml", "setup.py")
+
+
+def call_folder(script: Path) -> Path:
+    """Return the folder that a program is called from: its own, or the current one above it.
+
+    The current one is above it if both are in the same project, as in `python tools/train.py`.
+    """
+    current = Path.cwd()
+    own = script.resolve().parent
+    project = next((folder for folder in (own, *own.parents) if _is_project(folder)), own)
+    if own.is_relative_to(current) and current.is_relative_to(project):
+        return Path()
+    return script.parent
+
+
+def _is_project(folder: Path) -> bool:
+    return any((folder / name).exists() for name in _PROJECT)
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A program that is called from `folder`, with `words` after its name."""
+
+    script: Path
+    folder: Path
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def usual(cls, script: Path, words: Sequence[str] = ()) -> Self:
+        """Return the call of a program as its users call it."""
+        return cls(script, call_folder(script), tuple(words))
+
+    @property
+    def name(self) -> str:
+        """The program's path in the folder."""
+        return self.script.resolve().relative_to(self.folder.resolve()).as_posix()
+
+    @property
+    def command(self) -> list[str]:
+        return ["python", self.name, *self.words]
+
+    @property
+    def imports(self) -> list[str]:
+        """The modules of the folder that it imports, and that aren't beside it."""
+        if self.folder.resolve() == self.script.resolve().parent:
+            return []
+        names = sorted(imported_names(parse_file(self.script)))
+        return [
+            name
+            for name in names
+            if _has_module(self.folder, name) and not _has_module(self.script.parent, name)
+        ]
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables with which it finds the modules that it imports."""
+        return {"PYTHONPATH": "."} if self.imports else {}
+
+    def folders_with(self, module: str) -> Iterator[Path]:
+        """Yield the folders above its own, in its project, that have a module."""
+        for folder in self.folder.resolve().parents:
+            if _has_module(folder, module):
+                yield folder
+            if _is_project(folder):
+                return
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").exists() or any((folder / name).rglob("*.py"))
