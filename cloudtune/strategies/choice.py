@@ -73,7 +73,9 @@ class Offers:
     def _available(self, view: View, instances: int) -> Rentable:
         now = self.chosen.offer
         held = max(1, view.held.get(now, 0) * now.gpus)
-        place = self._places[now]
+        # What happens to be there of another offer is no reason to drop a choice made just now.
+        is_new = now == self._answer and now not in view.held
+        place = 0 if is_new and self.may_wait(view) else self._places[now]
         joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
         for offer in self.in_order[:place]:
             if offer in self.race.scouts:
@@ -84,7 +86,7 @@ class Offers:
             return self.chosen
         if self.may_wait(view):
             return self._soonest(view)
-        worse = self.in_order[place + 1 :]
+        worse = self.in_order[self._places[now] + 1 :]
         willing = (offer for offer in worse if not view.avoided(offer))
         possible = (offer for offer in self.in_order if not view.refused(offer))
         return self.rentable(next(willing, next(possible, now) if view.refused(now) else now))
