@@ -167,6 +167,18 @@ def _algoperf(folder: Path, _seconds: float, *, workload: str) -> Ground:
     return Ground(workload, curves, curves.mean_seconds)
 
 
+def _taskset(folder: Path, seconds: float, *, task: str) -> Ground:
+    curves = read_curves(
+        folder / "curves_taskset.parquet",
+        "val_loss",
+        "min",
+        configs=folder / "curves_taskset_configs.csv",
+        columns=Columns(config="config", epoch="step"),
+        where=(("task", task),),
+    )
+    return Ground(task, curves, seconds)
+
+
 def _made_up(_folder: Path, _seconds: float, *, name: str, make: Callable[[], Curves]) -> Ground:
     curves = make()
     assert curves.mean_seconds is not None
@@ -179,6 +191,9 @@ GROUNDS: Mapping[str, Callable[[Path, float], Ground]] = {
     "fmnist_2c2d": partial(_deepobs, problem="fmnist_2c2d"),
     "mnist_vae": partial(_deepobs, problem="mnist_vae"),
     "ogbg": partial(_algoperf, workload="ogbg"),
+    # Both have the same configurations: they belong on the same side of a split.
+    "lstm128": partial(_taskset, task="lstm128"),
+    "gru64": partial(_taskset, task="gru64"),
     "synthetic": partial(_made_up, name="synthetic", make=synthetic),
     "finetuned": partial(_made_up, name="finetuned", make=finetuned),
     "annealed": partial(_made_up, name="annealed", make=annealed),

@@ -18,6 +18,7 @@ from cloudtune.running.regions import ranked
 from cloudtune.runs import history
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import choices, named_sampler
+from cloudtune.runs.like import best_configs
 from cloudtune.train.user_script import loading
 
 # A YAML file, a training script, the fields of an experiment as a mapping, or an experiment.
@@ -41,8 +42,9 @@ OVERRIDES = {
     "objective": "objective",
     "try_first": "trial.try_first",
 }
-# All options of an experiment: these two override several fields.
-OPTIONS = (*OVERRIDES, "search", "metric")
+# All options of an experiment: search and metric override several fields, and `like` adds to
+# `initial`.
+OPTIONS = (*OVERRIDES, "search", "metric", "like")
 
 
 def checked_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,7 +109,8 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
 
     `given` has the keys of `OPTIONS`: numbers are seconds or dollars, and instances and history may
     be comma-separated. `search` has spaces by parameter, or texts such as "lr=uniform(0, 1)";
-    `metric` is a text such as "accuracy:max". The experiment of a script is the file beside it,
+    `metric` is a text such as "accuracy:max"; `like` names a run whose best configurations are
+    tried first. The experiment of a script is the file beside it,
     which is written if it is missing.
 
     Raises:
@@ -121,16 +124,24 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     fields = source.to_json() if isinstance(source, Experiment) else source
     if isinstance(fields, Mapping):
         fields = with_named_function(fields)
-    experiment = Experiment.load(
+    overrides = _overrides(given)
+    experiment = _load(fields, overrides)
+    if given.get("like"):
+        initial = [*experiment.initial, *best_configs(given["like"], experiment)]
+        experiment = _load(fields, {**overrides, "initial": initial})
+    named_sampler(experiment)  # refuses combinations that don't work
+    experiment.check_train()
+    return experiment
+
+
+def _load(fields: str | Path | Mapping[str, Any], overrides: Mapping[str, Any]) -> Experiment:
+    return Experiment.load(
         fields,
-        _overrides(given),
+        overrides,
         lambda provider: provider_named(provider).known_types(),
         choices(),
         _mistakes_in,
     )
-    named_sampler(experiment)  # refuses combinations that don't work
-    experiment.check_train()
-    return experiment
 
 
 def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,12 @@ experiment_options = _together(
     click.option("--seed", type=int, help="Seed for the search and for training."),
     click.option("--storage", metavar="URI", help="Folder or bucket for checkpoints."),
     click.option(
+        "--like",
+        metavar="RUN",
+        shell_complete=run_names,
+        help="Try the five best configurations of an earlier run first.",
+    ),
+    click.option(
         "--history",
         metavar="RUNS",
         help="Earlier runs to learn times from: auto, off, or names such as RUN,RUN.",

@@ -15,6 +15,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cloudtune.model.progress import LIVE
 from cloudtune.strategies import seer_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.choice import Offers
@@ -485,7 +486,7 @@ class Seer:
         gpus = rentable.gpus
         left = max(0.0, self._end - view.now)
         widths = [w for w in rentable.profile.widths if w <= gpus * instances]
-        for name in self._ranked(view):
+        for name in self._contenders(view):
             if name in self.seats:
                 continue
             if len(self.seats) >= gpus * instances / min(widths):
@@ -504,6 +505,20 @@ class Seer:
                 break
             self.seats[name] = seer_rules.Seat(name, width)
 
+    def _contenders(self, view: View) -> Iterator[TrialId]:
+        """Yield trials that can finish another epoch in time, best first.
+
+        Without it a trial would never be judged again, and its GPUs would train for nothing.
+        """
+        offer = self.rentable(view).offer
+        profile = self.rentable(view).profile
+        left = self.horizon(view)
+        for name in self._ranked(view):
+            move = 0.0 if view.trials[name].status in LIVE else profile.resize.mean
+            epoch = min(view.epoch_seconds(name, offer, width) for width in profile.widths)
+            if move + epoch <= left:
+                yield name
+
     def _ranked(self, view: View) -> Iterator[TrialId]:
         """Yield trials that could continue, best first; those without a result come last."""
         yield from self._best.ranked(view.trials)
@@ -513,7 +528,7 @@ class Seer:
 
     def _none_left(self, view: View) -> bool:
         """Whether no trial that has begun could continue."""
-        return next(self._ranked(view), None) is None
+        return next(self._contenders(view), None) is None
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return the trials without a seat in a plan just made."""

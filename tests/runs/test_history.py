@@ -21,7 +21,7 @@ from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.profiles.store import write
 from cloudtune.runs import history
-from cloudtune.runs.job import Job
+from cloudtune.runs.job import Job, sampler_of
 from tests.bench import Done, called, script_profile
 
 Command = Callable[..., Done]
@@ -143,6 +143,42 @@ def test_the_search_learns_where_configurations_are_good(place: Place) -> None:
     trials = trials_played(place, right, strategy="best", trials=80)
     assert near_the_best(trials[:10]) < 0.5
     assert near_the_best(trials[40:]) > 0.6
+
+
+def test_a_run_like_another_begins_with_its_best(place: Place) -> None:
+    place.ran("first-run", strategy="best")
+    plain = load_experiment(place.experiment(strategy="best"), {})
+    like = load_experiment(place.experiment(strategy="best"), {"like": "first"})
+    assert plain.initial == ()
+    assert [math.log10(config["lr"]) for config in like.initial] == pytest.approx([-2] * 5, abs=0.6)
+    begun = sampler_of(like)
+    asked = [trial.config for _ in range(5) if (trial := begun.ask()) is not None]
+    assert asked == list(like.first_configs)
+
+
+def test_what_the_earlier_run_did_not_search_is_drawn(place: Place) -> None:
+    """And what is impossible now, such as most of its rates, is left out."""
+    place.ran("first-run")
+    search = "{lr: {loguniform: [1e-1, 1]}, momentum: {uniform: [0, 1]}}"
+    like = load_experiment(place.experiment(search=search, trials=3), {"like": "first-run"})
+    assert 1 <= len(like.initial) <= 3
+    assert all(set(config) == {"lr"} and config["lr"] >= 0.1 for config in like.initial)
+    assert all(0 <= config["momentum"] <= 1 for config in like.first_configs)
+
+
+@pytest.mark.parametrize(
+    ("run_name", "search", "words"),
+    [
+        ("gone", SEARCH, "no run gone in"),
+        ("first-run", "{momentum: {uniform: [0, 1]}}", "no trial with a result whose values"),
+    ],
+)
+def test_a_run_that_can_not_be_like_another_says_why(
+    place: Place, run_name: str, search: str, words: str
+) -> None:
+    place.ran("first-run")
+    path = place.experiment(search=search)
+    place("plan", path, "--profile", "train.json", "--like", run_name).refused(words)
 
 
 @pytest.mark.parametrize(

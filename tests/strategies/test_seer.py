@@ -265,6 +265,21 @@ def test_se4_wide_only_as_far_as_the_deadline_needs_it(scaling: Mapping[float, f
     assert result[-1] == 1.0
 
 
+def test_se5_nothing_continues_that_could_not_finish_an_epoch() -> None:
+    """Neither time nor money is left for one when the run ends."""
+    for seed in range(12):
+        game = own(
+            40,
+            seed=seed,
+            max_instances=4,
+            profile=profile(SUBLINEAR),
+            limits=Limits(260.0, 3.0),
+        )
+        _, took = seer(game)
+        late = [span for span in took.spans if not span.trained and span.end > took.seconds - 15.0]
+        assert late == []
+
+
 @pytest.mark.parametrize("budget", [20.0, 24.0, 30.0])
 def test_se5_the_winner_ends_if_only_two_are_fast_enough(budget: float) -> None:
     """27 epochs take 1,080 s on one instance, and $10.8 on two; there are 1,050 s."""
