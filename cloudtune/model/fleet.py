@@ -76,16 +76,23 @@ class LaunchBackoff:
     Refusals come in rounds: `round` has the zones that have refused in the present one, and once
     every zone has, that counts as one of `refusals`. Until `relaunch_at` (run seconds) the offer
     isn't requested, and further failures don't count: they answer the same requests. `avoided` says
-    until when each zone is left alone. `no_shows` counts instances that were launched and never
-    joined. After a refusal `for_good` the offer is never requested again.
+    until when each zone is left alone. `empty_since` is when the cloud first had no capacity, if it
+    has had none since. `no_shows` counts instances that were launched and never joined. After a
+    refusal `for_good` the offer is never requested again.
     """
 
     refusals: int = 0
     no_shows: int = 0
     relaunch_at: float = 0.0
     for_good: bool = False
+    empty_since: float | None = None
     avoided: dict[str, float] = field(default_factory=dict)
     round: set[str] = field(default_factory=set)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the cloud had no capacity when it was last asked."""
+        return self.empty_since is not None
 
     def refuse(self, zones: Sequence[str], among: Sequence[str], at: float, pause: float) -> None:
         """Record a refusal in `zones`; the offer is sold in all of `among`.
@@ -100,6 +107,16 @@ class LaunchBackoff:
             self.refusals += at >= self.relaunch_at
         soonest = min(self.avoided.get(zone, 0.0) for zone in among)
         self.relaunch_at = max(self.relaunch_at, soonest)
+
+    def note_empty(self, at: float) -> None:
+        """Record that there was no capacity, if so in all zones."""
+        if self.empty_since is None and at < self.relaunch_at:
+            self.empty_since = at
+
+    def note_launched(self) -> None:
+        """Record that the cloud has the offer."""
+        self.refusals = 0
+        self.empty_since = None
 
     def zone(self, among: Sequence[str]) -> str:
         """Return the zone to ask next: one that hasn't refused, or else did longest ago."""

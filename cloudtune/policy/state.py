@@ -278,7 +278,7 @@ class RunState:
                 rented = self.fleet[event.intent]
                 rented.instance = event.instance
                 rented.launched_at = event.launched_at
-                self.backoff(rented.offer).refusals = 0
+                self.backoff(rented.offer).note_launched()
             case NodeJoined():
                 self.delays.note_joined(self.fleet[event.intent], event.at)
                 self.fleet[event.intent].joined = True
@@ -374,6 +374,8 @@ class RunState:
             backoff.refuse(refusing, among, event.at, self.brakes.avoid)
         else:
             backoff.refuse(among, among, event.at, self.brakes.relaunch)
+        if event.kind == "capacity":
+            backoff.note_empty(event.at)
         if event.permanent:
             backoff.for_good = True
             self.trouble = f"{event.code}: {event.message}"

@@ -1,5 +1,6 @@
 """The offers of a run in the order of their worth, and the one that it plans with."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,12 @@ from cloudtune.model.plans import Rentable
 from cloudtune.strategies.base import View
 from cloudtune.strategies.offers import Means, by_worth
 from cloudtune.strategies.race import Race
+from cloudtune.strategies.waiting import by_worth_after_waits
+
+# The share of a run's time after which a fleet may grow again, by what was left over.
+GROWTH = 0.05
+# A further instance boots in at most this share of the time that is left.
+LATE_BOOT = 0.2
 
 
 class Offers:
@@ -23,6 +30,8 @@ class Offers:
         self._rank(by_worth(rentables, means), rentables)
         self.chosen = self.rentables[0]
         self.race = Race(self.chosen, rentables)
+        self._asked: tuple[Offer, int, int] | None = None
+        self._answer = self.chosen.offer
 
     def _rank(self, rentables: Sequence[Rentable], corrected: Sequence[Rentable]) -> None:
         """Take an order; `corrected` are the same offers with the speeds that are expected."""
@@ -64,7 +73,9 @@ class Offers:
     def _available(self, view: View, instances: int) -> Rentable:
         now = self.chosen.offer
         held = max(1, view.held.get(now, 0) * now.gpus)
-        place = self._places[now]
+        # What happens to be there of another offer is no reason to drop a choice made just now.
+        is_new = now == self._answer and now not in view.held
+        place = 0 if is_new and self.may_wait(view) else self._places[now]
         joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
         for offer in self.in_order[:place]:
             if offer in self.race.scouts:
@@ -73,7 +84,43 @@ class Offers:
                 return self.rentable(offer)
         if not view.avoided(now) or view.held.get(now, 0) >= instances:
             return self.chosen
-        worse = self.in_order[place + 1 :]
+        if self.may_wait(view):
+            return self._soonest(view)
+        worse = self.in_order[self._places[now] + 1 :]
         willing = (offer for offer in worse if not view.avoided(offer))
         possible = (offer for offer in self.in_order if not view.refused(offer))
         return self.rentable(next(willing, next(possible, now) if view.refused(now) else now))
+
+    def may_grow(self, view: View, planned_at: float) -> bool:
+        """Whether to look for money left over since a fleet was planned.
+
+        Not if another instance could hardly train any more.
+        """
+        ends_at = view.now + view.seconds_left
+        offer = self.chosen.offer
+        due = view.now - planned_at >= GROWTH * ends_at
+        delay = view.delay(offer, "launch") + view.delay(offer, "boot")
+        return due and not math.isinf(ends_at) and delay < LATE_BOOT * view.seconds_left
+
+    def may_wait(self, view: View) -> bool:
+        """Whether time can be weighed against money, and something has trained.
+
+        Until then a single instance is out, which finds out soon whether the script trains at all.
+        """
+        limited = view.limits.deadline is not None and view.limits.budget is not None
+        return limited and self.chosen.offer.usd_per_second > 0 and not self.race.small
+
+    def _soonest(self, view: View) -> Rentable:
+        """Return the offer that buys most, with the time that refused ones are expected to take.
+
+        Decided once in each round of refusals: until the next nothing more is known.
+        """
+        offer = self.chosen.offer
+        backoff = view.backoffs[offer]
+        asked = offer, backoff.refusals, backoff.no_shows
+        if asked != self._asked:
+            self._asked = asked
+            means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
+            expected = [view.on_average(each) for each in self.rentables]
+            self._answer = by_worth_after_waits(view, expected, means)[0].offer
+        return self.rentable(self._answer)

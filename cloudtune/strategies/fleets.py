@@ -16,10 +16,6 @@ from cloudtune.strategies.offers import ROUND, Purchase, paid_for
 
 # Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0
-# The share of a run's time after which a fleet may grow again, by what was left over.
-GROWTH = 0.05
-# A further instance boots in at most this share of the time that is left.
-LATE_BOOT = 0.2
 # More GPUs than any fleet has.
 _MANY = 1e9
 
@@ -143,19 +139,12 @@ class EvenSpending:
             self._planned_for = planned
             self._planned_at = view.now
             self._bought = self._buy(view, rentable)
-        elif self._may_grow(view, rentable.offer):
+        elif self.offers.may_grow(view, self._planned_at):
             self._planned_at = view.now
             more = self._buy(view, rentable)
             if more.instances > self._bought.instances:
                 self._bought = more
         return self._bought
-
-    def _may_grow(self, view: View, offer: Offer) -> bool:
-        """Whether to look for money that was left over, and an instance could still train."""
-        ends_at = view.now + view.seconds_left
-        due = view.now - self._planned_at >= GROWTH * ends_at
-        delay = view.delay(offer, "launch") + view.delay(offer, "boot")
-        return due and not math.isinf(ends_at) and delay < LATE_BOOT * view.seconds_left
 
     @staticmethod
     def _buy(view: View, rentable: Rentable) -> Purchase:
@@ -193,6 +182,7 @@ class SpendingFleet(Unplanned):
         self._moves_together = moves_together
         self._question: tuple[object, ...] = ()
         self._answer: Mapping[Offer, int] = {}
+        self._asked: Mapping[Offer, int] = {}  # the same, as far as it is requested now
         self._staying: Mapping[Offer, int] = {}
 
     def could_ask(self, view: View) -> Collection[Offer]:
@@ -211,7 +201,7 @@ class SpendingFleet(Unplanned):
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the planned fleet, and what stays until it is there."""
         self._plan(view, needed)
-        return Counter(self._answer) + Counter(self._staying) if self._staying else self._answer
+        return Counter(self._asked) + Counter(self._staying) if self._staying else self._asked
 
     def _plan(self, view: View, needed: float) -> None:
         """Plan the fleet, unless nothing has changed: each round reads it several times."""
@@ -230,11 +220,28 @@ class SpendingFleet(Unplanned):
             gpus,
             spending.unspent(view),
             raced if race.on else None,
+            tuple(offer for offer, backoff in view.backoffs.items() if backoff.is_empty),
         )
         if question != self._question:
             self._question = question
             self._answer = self._fitted(view, planned, count, willing, gpus)
             self._staying = self._replaced(view, self._answer) if race.left else {}
+            self._asked = {
+                offer: min(count, self._most_asked(view, offer))
+                for offer, count in self._answer.items()
+            }
+
+    def _most_asked(self, view: View, offer: Offer) -> int:
+        """Return how many instances to ask for: of a pool that was empty, one until it comes.
+
+        A pool that is away for hours is asked every few minutes.
+        """
+        held = view.held.get(offer, 0)
+        backoff = view.backoffs.get(offer)
+        if backoff is None or not backoff.is_empty:
+            return self.offers.rentable(offer).most
+        asked = [rented for rented in view.fleet.wanted() if rented.launched_at is None]
+        return held + (offer not in [rented.offer for rented in asked])
 
     def _fitted(
         self, view: View, planned: Offer, count: int, willing: Offer, gpus: float
@@ -352,8 +359,8 @@ class SpendingFleet(Unplanned):
         return tuple(going)
 
     def _willing(self, view: View, planned: Offer) -> Offer:
-        """Return the planned offer, or the best that isn't refused now."""
-        if not view.avoided(planned):
+        """Return the planned offer, also if it is worth a wait, or the best that isn't refused."""
+        if not view.avoided(planned) or self.offers.may_wait(view):
             return planned
         willing = (offer for offer in self.offers.in_order if not view.avoided(offer))
         return next(willing, planned)

@@ -15,7 +15,7 @@ from cloudtune.model.plans import Limits, Rentable
 # A fraction of an instance from which on a whole one is rented, for a shorter time.
 ROUND = 0.25
 # How many offers with the cheapest epochs may take the money that an offer can't spend.
-_FILLERS = 4
+FILLERS = 4
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def by_worth(rentables: Sequence[Rentable], means: Means) -> tuple[Rentable, ...
     priced = any(rentable.offer.usd_per_second for rentable in rentables)
     if priced and (math.isinf(means.dollars) or math.isinf(means.seconds)):
         return tuple(cheapest)
-    fillers = cheapest[:_FILLERS]
+    fillers = cheapest[:FILLERS]
 
     def worth(rentable: Rentable) -> float:
         return epochs_bought(rentable, means, fillers)

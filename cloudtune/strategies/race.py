@@ -72,7 +72,7 @@ class Race:
 
     `scouts` are the offers of which one instance joins, `left` the GPU models that were given up,
     with the run second. `small` says that the fleet is one instance for now, `moves` how often it
-    has moved.
+    has moved. To take a stand-in for an offer that the cloud refuses is no move, nor to go back.
     """
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
@@ -84,6 +84,8 @@ class Race:
         self.scouts: tuple[Offer, ...] = ()
         self.left: dict[str, float] = {}
         self.moves = 0
+        self._home = chosen.offer  # what it chose last, though another one may stand in
+        self._is_back = False  # whether an instance of it came while another one stood in
         self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
         self._worth_waiting = False  # whether it costs little to know more before the fleet grows
@@ -96,12 +98,30 @@ class Race:
         if not self.on:
             return False
         self.left.pop(_gpu(chosen), None)
-        lost = [scout for scout in self.scouts if view.avoided(scout)]
-        if self.scouts and self._spent(view, self.scouts) > SCOUTING * _budget(view):
-            lost = [*self.scouts]
-        for scout in lost:
+        there = tuple(scout for scout in self.scouts if not view.avoided(scout))
+        refused = there != self.scouts
+        self.scouts = there  # a refused one isn't given up: it may join later
+        others = [scout for scout in there if scout != self._home]
+        dear = bool(others) and self._spent(view, others) > SCOUTING * _budget(view)
+        for scout in others if dear else ():
             self._leave(view, scout)
-        return bool(lost) or self._news != view.news
+        back = self._is_news_of_home(view, chosen)
+        return refused or dear or back or self._news != view.news
+
+    def _is_news_of_home(self, view: View, chosen: Offer) -> bool:
+        """Whether the offer that another one stands in for has just come back.
+
+        While none of it is there, one instance is requested from time to time.
+        """
+        home = self._home
+        if not self._stands_in(chosen) or self.small:
+            self._is_back = False
+            return False
+        if not view.held.get(home, 0) and home not in self.scouts and not view.avoided(home):
+            self.scouts += (home,)
+        before = self._is_back
+        self._is_back = any(rented.offer == home for rented in view.fleet.usable())
+        return self._is_back and not before
 
     def decide(self, view: View, chosen: Offer, ranked: Sequence[Rentable], means: Means) -> Offer:
         """Return the offer to plan with, and set the scouts.
@@ -113,8 +133,9 @@ class Race:
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
         if best is not None and self._pays(view, here, best, means):
             self._leave(view, here.offer)
+            self.moves += not self._stands_in(here.offer)
             here = best
-            self.moves += 1
+            self._home = here.offer
         self.left.pop(_gpu(here.offer), None)
         self.scouts = tuple(o for o in self.scouts if _gpu(o) != _gpu(here.offer))
         for scout in self.scouts:
@@ -162,9 +183,14 @@ class Race:
 
     def _may_move(self, view: View, here: Rentable, there: Rentable) -> bool:
         """Whether a fleet could move: both GPU models were timed, and the other isn't left."""
-        others = self.moves < MOVES and _gpu(there.offer) != _gpu(here.offer)
+        free = self.moves < MOVES or self._stands_in(here.offer)
+        others = free and _gpu(there.offer) != _gpu(here.offer)
         timed = view.epochs_on(here.offer) > 0 and self._is_known(view, there.offer)
-        return others and timed and not view.avoided(there.offer)
+        return others and timed and not _is_empty(view, there.offer)
+
+    def _stands_in(self, chosen: Offer) -> bool:
+        """Whether the chosen offer only stands in, as the cloud refused the one that it was."""
+        return _gpu(chosen) != _gpu(self._home)
 
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
@@ -195,7 +221,8 @@ class Race:
         room -= sum(_bill(each, width) for each in ranked if each.offer in self.scouts)
         worth = []
         for there in self._first_of_each_gpu(view, here, ranked):
-            scout = _cheapest_scout(there, here, ranked)
+            alike = [each for each in ranked if self._may_join(view, each.offer)]
+            scout = _cheapest_scout(there, here, alike)
             if scout is None:
                 continue
             bill = _bill(scout, width)
@@ -232,13 +259,27 @@ class Race:
         for each in ranked:
             offer = each.offer
             known = _gpu(offer) in seen or self._is_known(view, offer)
-            if not known and offer.market == here.offer.market and not view.avoided(offer):
+            alike = offer.market == here.offer.market
+            if not known and alike and self._may_join(view, offer):
                 seen.add(_gpu(offer))
                 yield each
+
+    def _may_join(self, view: View, offer: Offer) -> bool:
+        """Whether a scout may be requested; one that was refused only once the fleet has grown.
+
+        Until then the run would wait for it.
+        """
+        return not view.avoided(offer) and not (self.small and _is_empty(view, offer))
 
 
 def _gpu(offer: Offer) -> str:
     return offer.instance_type.gpu.lower()
+
+
+def _is_empty(view: View, offer: Offer) -> bool:
+    """Whether the cloud refused an offer when it was last asked."""
+    backoff = view.backoffs.get(offer)
+    return view.avoided(offer) or (backoff is not None and backoff.is_empty)
 
 
 def _budget(view: View) -> float:

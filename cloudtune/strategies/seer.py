@@ -84,6 +84,7 @@ class Seer:
         self._fresh = True  # whether the reported epoch wasn't trained before
         self._opening: seer_rules.Opening | None = None
         self._opened_for: tuple[Offer, bool] | None = None
+        self._is_away = False
         self._plans = self._nodes = 0  # how many plans of the end were made, and instances of it
         self._again = math.inf  # when the next one is due
         self.seats: dict[TrialId, seer_rules.Seat] = {}
@@ -106,13 +107,16 @@ class Seer:
     def opening(self, view: View) -> seer_rules.Opening:
         """Return how many instances explore, and until when.
 
-        Replanned for another offer, and once the fleet is no longer held back.
+        Replanned for another offer, once the fleet is no longer held back, and when instances are
+        back after all were away. What was left over by then pays for longer or larger exploring.
         """
         offer = self.rentable(view).offer
         before = self._opening
         opened_for = offer, self.offers.race.small
-        if before is not None and self._opened_for == opened_for:
+        if before is not None and self._opened_for == opened_for and not self._is_back(view):
             return before
+        if before is not None and self._best and before.straight is None:
+            before = seer_rules.longer(before, view.now, view.seconds_left, view.dollars_left)
         left = (view.seconds_left, view.dollars_left)
         price = offer.usd_per_second
         most = self.rentable(view).most
@@ -126,6 +130,13 @@ class Seer:
         self._opening = chosen
         self._opened_for = opened_for
         return chosen
+
+    def _is_back(self, view: View) -> bool:
+        """Whether instances are back after all were away; once each time."""
+        was_away = self._is_away
+        self._is_away = view.gpus == 0
+        explores = self.exploring and not self.constant and bool(self._best)
+        return was_away and not self._is_away and explores
 
     def instances(self, view: View) -> int:
         return self.opening(view).instances if self.exploring or self.constant else self._nodes

@@ -88,6 +88,19 @@ def opening(
     return Opening(bought.instances, until, kept, unspent=bought.unspent)
 
 
+def longer(before: Opening, now: float, seconds: float, dollars: float) -> Opening:
+    """Return an opening that ends later if less was spent than planned, as during a wait.
+
+    Its money is to its time as at the beginning, beside those of the end.
+    """
+    explored = max(0.0, dollars - before.kept) * TIME / MONEY
+    kept = before.kept * (1 - TIME) / (1 - MONEY)
+    if not 0 < explored + kept < math.inf:
+        return before
+    until = now + seconds * explored / (explored + kept)
+    return replace(before, until=max(before.until, until))
+
+
 def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
     """Return an opening after which one trial can still be trained to its last epoch.
 

@@ -305,8 +305,8 @@ def test_a_scout_that_the_cloud_refuses_doesnt_hold_the_run_up(folder: Path) -> 
     ledger = MemoryLedger()
     run(policy, world, ledger)
     raced = Raced(policy, ledger.entries, rentables)
-    assert raced.launches()[L40S] > 5
-    assert raced.launches()[A10G] <= 3
+    assert raced.launches(until=raced.first_epoch + 60)[L40S] > 5
+    assert raced.launches()[A10G] <= 10, "again when the epochs have doubled"
     assert raced.dollars(A10G) == 0.0
 
 
