@@ -134,6 +134,7 @@ def _seer(
         rentables=context.rentables,
         limits=context.limits,
         max_instances=context.max_instances,
+        until_limits=context.trials is None,
         constant=constant,
         full=full,
     )
@@ -289,7 +290,7 @@ def fleet_rule(context: BuildContext, choice: Choice) -> FleetRule:
         context.max_epochs,
         _trials_at_once(context, choice),
     )
-    offers = Offers(context.rentables, means)
+    offers = Offers(context.rentables, means, until_limits=context.trials is None)
     if not size:
         spending = EvenSpending(offers, context.one_gpu)
         return _back_to_spot(offers, SpendingFleet(spending, kind, **FLEETS[kind]))

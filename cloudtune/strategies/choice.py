@@ -23,10 +23,14 @@ class Offers:
 
     Where speeds only follow from those of other GPUs, a run finds out which offer is worth its
     price (`race.py`). Its `race` then says which instance joins for that, and which GPUs were left.
+
+    `until_limits`: the run ends by its limits, not with some number of trials. What is saved by
+    waiting for an offer then pays for more trials.
     """
 
-    def __init__(self, rentables: Sequence[Rentable], means: Means) -> None:
+    def __init__(self, rentables: Sequence[Rentable], means: Means, *, until_limits: bool) -> None:
         self.means = means
+        self._until_limits = until_limits
         self._rank(by_worth(rentables, means), rentables)
         self.chosen = self.rentables[0]
         self.race = Race(self.chosen, rentables)
@@ -108,7 +112,8 @@ class Offers:
         Until then a single instance is out, which finds out soon whether the script trains at all.
         """
         limited = view.limits.deadline is not None and view.limits.budget is not None
-        return limited and self.chosen.offer.usd_per_second > 0 and not self.race.small
+        saves = self._until_limits and limited
+        return saves and self.chosen.offer.usd_per_second > 0 and not self.race.small
 
     def _soonest(self, view: View) -> Rentable:
         """Return the offer that buys most, with the time that refused ones are expected to take.

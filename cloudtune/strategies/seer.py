@@ -59,11 +59,13 @@ class Seer:
         rentables: Sequence[Rentable],
         limits: Limits,
         max_instances: int,
+        until_limits: bool,
         constant: bool = False,
         full: bool = False,
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
-        self.offers = Offers(rentables, means_within(limits, max_instances, max_epochs))
+        means = means_within(limits, max_instances, max_epochs)
+        self.offers = Offers(rentables, means, until_limits=until_limits)
         self.constant = constant
         self._full = full
         self._new = NewTrials(sampler)

@@ -211,6 +211,7 @@ class Setting:
             self.min_epochs,
             self.max_epochs,
             self.eta,
+            trials=self.trials,
             seed=self.seed,
         )
         return replace(made, **changes)  # type: ignore[arg-type]

@@ -95,13 +95,18 @@ def test_the_offer_is_chosen_by_an_epochs_whole_cost() -> None:
     (packs,) = small_benchmark(gpus=4, spread=0.0, scaling=Scaling({0.5: 0.77, 1.0: 1.0})).rentables
     profile = replace(packs.profile, epoch={1.0: packs.profile.epoch[1.0]})
     alone = replace(packs, offer=replace(packs.offer, usd_per_hour=9.6), profile=profile)
-    assert Offers([alone, packs], means_within(Limits())).chosen is packs
-    assert Offers([alone, replace(packs, profile=profile)], means_within(Limits())).chosen is alone
+    assert Offers([alone, packs], means_within(Limits()), until_limits=True).chosen is packs
+    assert (
+        Offers(
+            [alone, replace(packs, profile=profile)], means_within(Limits()), until_limits=True
+        ).chosen
+        is alone
+    )
     often = replace(alone.offer, market="spot", usd_per_hour=8.0, interruptions_per_hour=20.0)
     spot = replace(alone, offer=often)
-    assert Offers([spot, alone], means_within(Limits())).chosen is alone
+    assert Offers([spot, alone], means_within(Limits()), until_limits=True).chosen is alone
     seldom = replace(spot, offer=replace(often, interruptions_per_hour=2.0))
-    assert Offers([alone, seldom], means_within(Limits())).chosen is seldom
+    assert Offers([alone, seldom], means_within(Limits()), until_limits=True).chosen is seldom
 
 
 def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
@@ -113,14 +118,15 @@ def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
     assert seconds(recorded, "spot") == 0.0
 
 
-def test_it_returns_to_spot_within_its_money() -> None:
+def test_it_waits_for_spot_where_its_money_decides() -> None:
+    """On demand pays for a third of the epochs, and there is time."""
     made = on_spot_too(0, 8)
     traces = [made.world(seed).pools[pool(made.rentables[0].offer)] for seed in range(50)]
     dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
     seed = dry.index(True)
     back = traces[seed].starts[1]
     result = played(made, seed)
-    assert seconds(result, "on-demand", end=back) > 0
+    assert seconds(result, "on-demand", end=back) == 0
     assert seconds(result, "spot", back, back + 600) > 0, "asked for again"
     late = seconds(result, "on-demand", back + 900, back + 1900)
     assert late < 0.2 * seconds(result, "spot", back + 900, back + 1900)
