@@ -136,7 +136,7 @@ class Seer:
     def _is_back(self, view: View) -> bool:
         """Whether instances are back after all were away; once each time."""
         was_away = self._is_away
-        self._is_away = view.gpus == 0
+        self._is_away = not view.fleet.usable()
         explores = self.exploring and not self.constant and bool(self._best)
         return was_away and not self._is_away and explores
 
@@ -488,8 +488,8 @@ class Seer:
         gpus = rentable.gpus
         left = max(0.0, self._end - view.now)
         widths = [w for w in rentable.profile.widths if w <= gpus * instances]
-        for name in self._contenders(view):
-            if name in self.seats:
+        for name in self._ranked(view):
+            if name in self.seats or not self._can_finish(view, name):
                 continue
             if len(self.seats) >= gpus * instances / min(widths):
                 break
@@ -507,19 +507,17 @@ class Seer:
                 break
             self.seats[name] = seer_rules.Seat(name, width)
 
-    def _contenders(self, view: View) -> Iterator[TrialId]:
-        """Yield trials that can finish another epoch in time, best first.
+    def _can_finish(self, view: View, name: TrialId) -> bool:
+        """Whether a trial can finish another epoch in time.
 
-        Without it a trial would never be judged again, and its GPUs would train for nothing.
+        Without it the trial would never be judged again, and its GPUs would train for nothing.
         """
-        offer = self.rentable(view).offer
-        profile = self.rentable(view).profile
-        left = self.horizon(view)
-        for name in self._ranked(view):
-            move = 0.0 if view.trials[name].status in LIVE else profile.resize.mean
-            epoch = min(view.epoch_seconds(name, offer, width) for width in profile.widths)
-            if move + epoch <= left:
-                yield name
+        rentable = self.rentable(view)
+        profile = rentable.profile
+        move = 0.0 if view.trials[name].status in LIVE else profile.resize.mean
+        left = self.horizon(view) - move
+        widths = reversed(profile.widths)  # the widest is mostly the fastest
+        return any(view.epoch_seconds(name, rentable.offer, width) <= left for width in widths)
 
     def _ranked(self, view: View) -> Iterator[TrialId]:
         """Yield trials that could continue, best first; those without a result come last."""
@@ -530,7 +528,7 @@ class Seer:
 
     def _none_left(self, view: View) -> bool:
         """Whether no trial that has begun could continue."""
-        return next(self._contenders(view), None) is None
+        return not any(self._can_finish(view, name) for name in self._ranked(view))
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return the trials without a seat in a plan just made."""
