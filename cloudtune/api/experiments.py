@@ -110,8 +110,8 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     `given` has the keys of `OPTIONS`: numbers are seconds or dollars, and instances and history may
     be comma-separated. `search` has spaces by parameter, or texts such as "lr=uniform(0, 1)";
     `metric` is a text such as "accuracy:max"; `like` names a run whose best configurations are
-    tried first. The experiment of a script is the file beside it,
-    which is written if it is missing.
+    tried first. The experiment of a script is the file beside it, which is written if it is
+    missing.
 
     Raises:
         ExperimentError: mistakes in the experiment or the options.

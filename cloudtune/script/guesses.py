@@ -134,9 +134,10 @@ def usual_space(value: Option) -> str | None:
         return None
     if value.choices:
         return _choice(value.choices) if name in _CHOSEN else None
-    is_text = isinstance(default, str)
+    if isinstance(default, str):
+        return None
     for is_it, space in _USUAL:
-        if is_it(name) and not is_text:
+        if is_it(name):
             return space(number)
     return None
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
@@ -18,6 +17,7 @@ from cloudtune.model.events import EpochDone, Event, LaunchFailed, TrialFailed
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import policy_of
+from tests.builders.searches import search_for
 from tests.flapping import flaps
 
 if TYPE_CHECKING:
@@ -33,34 +33,14 @@ L40S, A10G = "g6e.xlarge", "g5.xlarge"
 STRATEGIES = ("best", "asha", "asha-stopping", "random")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def experiment(deadline: str, budget: str, strategy: str = "best", **cloud: object) -> Experiment:
-    """Return an experiment whose script was never measured."""
-    fields = {
-        "name": "raced",
-        "train": "train.py:train",
-        "metric": {"name": "score", "mode": "max"},
-        "search": {"x": {"uniform": [0, 1]}},
-        "epochs": {"max": 16},
-        "strategy": strategy,
-        "trial": {"try_first": False},
-        "limits": {"deadline": deadline, "budget": budget},
-        "cloud": {
-            "provider": "emulated",
-            "instances": [L40S, A10G],
-            "market": "on-demand",
-            "max_instances": 32,
-            **cloud,
-        },
-    }
-    return load_experiment(fields, {})
+    """Return an experiment whose script was never measured, on two GPU models."""
+    return search_for(
+        deadline,
+        budget,
+        strategy,
+        **{"instances": [L40S, A10G], "market": "on-demand", "max_instances": 32, **cloud},
+    )
 
 
 @dataclass(frozen=True)

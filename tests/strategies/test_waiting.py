@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
@@ -20,6 +19,7 @@ from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import policy_of
 from cloudtune.strategies.fleets import SpendingFleet
 from cloudtune.strategies.waiting import outage_left
+from tests.builders.searches import search_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,33 +36,14 @@ HOUR = 3600.0
 STRATEGIES = ("best", "asha", "asha-stopping", "random")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def experiment(deadline: str, budget: str, strategy: str = "best", **cloud: object) -> Experiment:
-    fields = {
-        "name": "waiting",
-        "train": "train.py:train",
-        "metric": {"name": "score", "mode": "max"},
-        "search": {"x": {"uniform": [0, 1]}},
-        "epochs": {"max": 16},
-        "strategy": strategy,
-        "trial": {"try_first": False},
-        "limits": {"deadline": deadline, "budget": budget},
-        "cloud": {
-            "provider": "emulated",
-            "instances": [CHEAP, DEAR],
-            "market": "spot",
-            "max_instances": 64,
-            **cloud,
-        },
-    }
-    return load_experiment(fields, {})
+    """Return a search on two spot offers with the same GPU."""
+    return search_for(
+        deadline,
+        budget,
+        strategy,
+        **{"instances": [CHEAP, DEAR], "market": "spot", "max_instances": 64, **cloud},
+    )
 
 
 @dataclass(frozen=True)
