@@ -2,6 +2,7 @@
 
     python -m benchmarks.defaults [--strategy best] [--budgets 5,20,100,500,2000]
         [--hours 1,4,24] [--draws 3] [--processes 2]
+    python -m benchmarks.defaults --data DATA --tables alexnet,fmnist_2c2d [the same options]
 
 The script is ResNet-50 on CIFAR-10 at its published speeds, with epochs 8 to 64 and eta 2, on AWS
 without quotas; beyond $100 a larger model, whose epochs take as many times as long as the budget is
@@ -17,6 +18,10 @@ ran, and choose
 Prints configurations, epochs trained, the last epoch of the best trial and dollars, all medians of
 the draws, and the machines of the first draw; then `default` as a share of the better of *named*
 and *knows*, by the median of draws.
+
+With `--tables` the trials are those of recorded curves (strategies_cells.py), whose epochs take as
+long as theirs on a V100. Then it prints the mean regret of *before* and *default*, and the second
+over the first.
 """
 
 from __future__ import annotations
@@ -25,13 +30,17 @@ import os
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import cycle, groupby
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, mean, median
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.compare.benchmark import Benchmark
+from benchmarks.compare.case import Case
+from benchmarks.compare.case import policy_of as table_policy_of
 from benchmarks.runner import in_processes, parser, print_table
+from benchmarks.strategies_cells import EPOCH_SECONDS, GROUNDS, scale_of
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
@@ -40,12 +49,13 @@ from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planning.forecasting import drawn
 from cloudtune.planning.problem import problem_of, stored_profiles
 from cloudtune.runs.figures import figures
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import max_instances, policy_of
 from cloudtune.strategies.offers import by_worth, means_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from benchmarks.strategies_cells import Ground
     from cloudtune.planning.stages import Problem
 
 PROFILE = "resnet50-cifar10@v100"
@@ -61,11 +71,15 @@ _POOLS = (17, 19, 23, 29, 31)
 
 @dataclass(frozen=True)
 class Cell:
-    """Limits, in dollars and hours, and the number of the world that is drawn."""
+    """Limits, in dollars and hours, and the number of the world that is drawn.
+
+    `table` names recorded curves; without one, curves are made up.
+    """
 
     budget: float
     hours: float
     draw: int
+    table: str = ""
 
     @property
     def limits(self) -> Limits:
@@ -75,6 +89,17 @@ class Cell:
     def size(self) -> float:
         """How many times as long an epoch takes as ResNet-50's."""
         return max(1.0, self.budget / 100.0)
+
+    def slowdown(self, epoch: float, data: Path | None) -> float:
+        """Return how many times as long an epoch takes as `epoch` seconds, ResNet-50's."""
+        if not self.table or data is None:
+            return self.size
+        return ground_of(self.table, data).epoch_seconds / epoch
+
+
+@cache
+def ground_of(table: str, data: Path) -> Ground:
+    return GROUNDS[table](data, EPOCH_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -109,12 +134,43 @@ def made_experiment(
     )
 
 
-def world_of(cell: Cell, strategy: str, folder: Path) -> list[Rentable]:
+def world_of(cell: Cell, strategy: str, folder: Path, data: Path | None = None) -> list[Rentable]:
     """Return all offers as they are in the world of a cell."""
     experiment = made_experiment(cell, strategy, {"instances": ["*"], "market": "any"}, folder)
     problem = problem_of(experiment, stored_profiles(experiment, PROFILE))
-    slowed = [replace(each, profile=each.profile.slowed(cell.size)) for each in problem.rentables]
+    epochs = [r.profile.epoch_seconds(1.0) for r in problem.rentables if _is_v100(r)]
+    factor = cell.slowdown(min(epochs), data)
+    slowed = [replace(each, profile=each.profile.slowed(factor)) for each in problem.rentables]
     return [drawn(each, cell.draw, base) for each, base in zip(slowed, cycle(_POOLS), strict=False)]
+
+
+def _is_v100(rentable: Rentable) -> bool:
+    return rentable.offer.instance_type.gpu.lower() == "v100"
+
+
+def regrets(cell: Cell, strategy: str, data: Path) -> dict[str, float]:
+    """Return the regret of the old default and of today's on a table, in the world of a cell."""
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # prices are those of the table
+    curves = ground_of(cell.table, data).curves
+    scale = scale_of(curves)
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["CLOUDTUNE_HOME"] = f"{name}/home"
+        folder = Path(name)
+        (folder / "train.py").write_text("def train(config): ...\n")
+        world = world_of(cell, strategy, folder, data)
+        for choice in ("before", "default"):
+            experiment = made_experiment(cell, strategy, CHOICES[choice], folder)
+            rentables = problem_of(experiment, []).rentables
+            most = max_instances(experiment, rentables)
+            believed = Benchmark(curves, tuple(rentables), 1.0, most)
+            policy = table_policy_of(believed, Case(strategy, cell.limits, seed=cell.draw))
+            real = Benchmark(curves, tuple(world), 1.0, most)
+            run(policy, real.world(cell.draw), MemoryLedger())
+            best = policy.best
+            regret = scale.regret(curves.regret(best.metric if best is not None else None))
+            found[choice] = max(regret, scale.floor)
+    return found
 
 
 def outcomes(cell: Cell, strategy: str) -> dict[str, Outcome]:
@@ -188,6 +244,28 @@ def summary(
         yield row
 
 
+def regret_summary(
+    cells: Sequence[Cell], found: Iterable[Mapping[str, float]]
+) -> Iterator[dict[str, object]]:
+    """Yield a row for each table and pair of limits, then the geometric mean of all."""
+    ratios = []
+    pairs = zip(cells, found, strict=True)
+    for key, group in groupby(pairs, key=lambda pair: replace(pair[0], draw=0)):
+        draws = [outcome for _, outcome in group]
+        before = mean(draw["before"] for draw in draws)
+        default = mean(draw["default"] for draw in draws)
+        ratios.append(default / before)
+        yield {
+            "table": key.table,
+            "budget": f"${key.budget:g}",
+            "hours": f"{key.hours:g}",
+            "before": f"{before:.4g}",
+            "default": f"{default:.4g}",
+            "default / before": f"{ratios[-1]:.2f}",
+        }
+    yield {"table": "geometric mean", "default / before": f"{geometric_mean(ratios):.2f}"}
+
+
 def _shares(draws: Sequence[Mapping[str, Outcome]], figure: str) -> list[float]:
     """Return what the default reaches of the best that a person names, draw by draw."""
     shares = []
@@ -205,14 +283,21 @@ def main() -> None:
         hours=("1", "4", "24"),
         draws=3,
         processes=2,
+        tables=("",),
     )
+    known.add_argument("--data", type=Path, help="the folder of recorded curves")
     given = known.parse_args()
     cells = [
-        Cell(float(budget), float(hours), draw)
+        Cell(float(budget), float(hours), draw, table)
+        for table in given.tables
         for budget in given.budgets
         for hours in given.hours
         for draw in range(given.draws)
     ]
+    if given.data is not None:
+        asked = partial(regrets, strategy=given.strategy, data=given.data)
+        print_table(regret_summary(cells, in_processes(asked, cells, given.processes)))
+        return
     work = partial(outcomes, strategy=given.strategy)
     found = in_processes(work, cells, given.processes)
     print("configurations / epochs / last epoch of the best / dollars; of the better of both:\n")

@@ -77,8 +77,8 @@ class LaunchBackoff:
     every zone has, that counts as one of `refusals`. Until `relaunch_at` (run seconds) the offer
     isn't requested, and further failures don't count: they answer the same requests. `avoided` says
     until when each zone is left alone. `empty_since` is when the cloud first had no capacity, if it
-    has had none since. `no_shows` counts instances that were launched and never joined. After a
-    refusal `for_good` the offer is never requested again.
+    has had none since, `empty_at` when it last said so. `no_shows` counts instances that were
+    launched and never joined. After a refusal `for_good` the offer is never requested again.
     """
 
     refusals: int = 0
@@ -86,6 +86,7 @@ class LaunchBackoff:
     relaunch_at: float = 0.0
     for_good: bool = False
     empty_since: float | None = None
+    empty_at: float = 0.0
     avoided: dict[str, float] = field(default_factory=dict)
     round: set[str] = field(default_factory=set)
 
@@ -110,8 +111,9 @@ class LaunchBackoff:
 
     def note_empty(self, at: float) -> None:
         """Record that there was no capacity, if so in all zones."""
-        if self.empty_since is None and at < self.relaunch_at:
-            self.empty_since = at
+        if at < self.relaunch_at:
+            self.empty_since = at if self.empty_since is None else self.empty_since
+            self.empty_at = at
 
     def note_launched(self) -> None:
         """Record that the cloud has the offer."""

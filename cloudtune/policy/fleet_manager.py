@@ -143,7 +143,7 @@ class FleetKeeper:
         state = self._state
         wanted = self.rule.target(state, needed)
         self._target = {offer: count for offer, count in wanted.items() if count > 0}
-        self._beyond_limits = False
+        self._beyond_limits = state.crowded = False
         self._asks_at = self.rule.grows_at(state)
         if self._target.items() == state.held.items() and not state.fleet.returning():
             return []
@@ -173,6 +173,8 @@ class FleetKeeper:
             if state.admits(alive + Counter([offer])):
                 alive[offer] += 1
                 commands.append(self._launch(offer))
+            else:
+                state.crowded = True
         return commands
 
     def hopeless(self) -> EndReason | None:

@@ -30,7 +30,6 @@ from cloudtune.strategies.choice import Offers
 from cloudtune.strategies.fleets import (
     BackToSpot,
     ConstantFleet,
-    EvenSpending,
     NaiveFleet,
     SpendingFleet,
 )
@@ -44,6 +43,7 @@ from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.samplers import sampler as samplers
 from cloudtune.strategies.seer import Seer
+from cloudtune.strategies.spending import EvenSpending
 from cloudtune.strategies.successive_halving import Halving
 
 

@@ -106,7 +106,8 @@ class SessionKeeper:
         A trial whose instance is about to go moves at its present width. A trial whose last epoch
         wasn't saved doesn't move: it would train that epoch again after each move, and a trial that
         never saves would start over. The trial keeps its GPUs until it has stopped; the GPUs it
-        grows by are reserved meanwhile.
+        grows by are reserved meanwhile. Without room it waits if others need the place of its
+        instance.
         """
         state = self._state
         if trial.checkpoint_epoch < trial.epoch:
@@ -118,11 +119,18 @@ class SessionKeeper:
             return None
         fitting = state.free.move(width, trial.offer, trial.placement)
         if fitting is None:
-            return None
+            return self.stop(trial, "waiting") if self._makes_way(trial) else None
         placement, reserved = fitting
         state.moves[trial.id] = Move(placement[0], width, reserved)
         self.resizes += 1
         return self.stop(trial, "waiting")
+
+    def _makes_way(self, trial: TrialProgress) -> bool:
+        """Whether a trial's instance must go before those that replace it can be requested."""
+        if not self._state.crowded:
+            return False
+        rented = [self._state.fleet.of(piece.instance) for piece in trial.placement]
+        return any(each.surplus and not each.lost for each in rented)
 
     # ---- after an end ------------------------------------------------------------------------
 

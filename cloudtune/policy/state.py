@@ -94,11 +94,14 @@ class RunState:
         self.again: dict[TrialId, TrialProgress] = {}  # to go on, whatever else is wanted
         self.moves: dict[TrialId, Move] = {}
         self.setups: list[float] = []
+        self._setups_shared_at: tuple[float, int, int] | None = None
+        self._setup_share = 0.0
         self.speeds = SpeedEstimates({kind.name: kind.gpu.lower() for kind in machines})
         self.gpu_speeds = GpuEstimates(rentables)
         self.delays = DelayEstimates()
         self.fleet = FleetBook()
         self.backoffs: dict[Offer, LaunchBackoff] = {}
+        self.crowded = False  # whether the cap or a quota keeps out what the fleet lacks
         self.trouble = ""
         # Counters: compare with an earlier value to see whether something has happened since. The
         # first two belong to the `View`. Mishaps (something unexpectedly lost or refused) and
@@ -195,13 +198,26 @@ class RunState:
 
     def on_average(self, rentable: Rentable) -> Rentable:
         factor = self.gpu_speeds.factor(gpu_of(rentable.offer))
-        starting = sum(self.setups) / max(1, self.gpu_speeds.epochs.total())
+        setup = self._setup_of_an_epoch()
         epoch = {
-            width: replace(seconds.scaled(factor), mean=seconds.mean * factor + starting)
+            width: replace(seconds.scaled(factor), mean=seconds.mean * factor + setup)
             for width, seconds in rentable.profile.epoch.items()
         }
         profile = replace(rentable.profile, epoch=epoch)
         return self.delays.corrected(replace(rentable, profile=profile))
+
+    def _setup_of_an_epoch(self) -> float:
+        """Return each epoch's share of the set-ups of sessions.
+
+        The epochs that running trials are still to train count too. Without them a fleet that has
+        just started would seem to need all its set-ups for the first few epochs.
+        """
+        key = self.now, len(self.setups), self.gpu_speeds.epochs.total()
+        if key != self._setups_shared_at:
+            self._setups_shared_at = key
+            coming = sum(max(0, self.granted[trial.id] - trial.epoch) for trial in self.live)
+            self._setup_share = sum(self.setups) / max(1, key[2] + coming)
+        return self._setup_share
 
     def spread(self, offer: Offer, other: Offer) -> float:
         return self.gpu_speeds.spread(gpu_of(offer), gpu_of(other))

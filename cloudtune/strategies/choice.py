@@ -12,11 +12,6 @@ from cloudtune.strategies.offers import Means, by_worth
 from cloudtune.strategies.race import Race
 from cloudtune.strategies.waiting import by_worth_after_waits
 
-# The share of a run's time after which a fleet may grow again, by what was left over.
-GROWTH = 0.05
-# A further instance boots in at most this share of the time that is left.
-LATE_BOOT = 0.2
-
 
 class Offers:
     """The offers in order of their worth within the limits, and the one planned with.
@@ -95,16 +90,27 @@ class Offers:
         possible = (offer for offer in self.in_order if not view.refused(offer))
         return self.rentable(next(willing, next(possible, now) if view.refused(now) else now))
 
-    def may_grow(self, view: View, planned_at: float) -> bool:
-        """Whether to look for money left over since a fleet was planned.
+    def is_too_dear(self, view: View, offer: Offer) -> bool:
+        """Whether instances of an offer are worth replacing by the planned one, of the same GPU.
 
-        Not if another instance could hardly train any more.
+        So are those that stood in for it when the cloud refused it.
         """
-        ends_at = view.now + view.seconds_left
-        offer = self.chosen.offer
-        due = view.now - planned_at >= GROWTH * ends_at
-        delay = view.delay(offer, "launch") + view.delay(offer, "boot")
-        return due and not math.isinf(ends_at) and delay < LATE_BOOT * view.seconds_left
+        if not self.race.on or offer == self.chosen.offer:
+            return False
+        means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
+        return self.race.replaces(view, self.rentable(offer), self.chosen, means)
+
+    def fills(self, view: View, rentable: Rentable, rate: float) -> bool:
+        """Whether what is left of the money, in dollars per second, is well spent on an offer now.
+
+        Later it pays for another instance of the planned offer, for a shorter time.
+        """
+        seconds = view.seconds_left
+        if rentable.offer == self.chosen.offer or math.isinf(seconds) or math.isinf(rate):
+            return True
+        rest = replace(self.means, seconds=seconds, dollars=rate * seconds)
+        later = rest.buy(view.on_average(self.chosen)).epochs
+        return rest.buy(view.on_average(rentable)).epochs > later
 
     def may_wait(self, view: View) -> bool:
         """Whether time can be weighed against money, and something has trained.

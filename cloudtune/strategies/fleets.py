@@ -5,14 +5,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from cloudtune.model.catalog import Offer
-from cloudtune.model.plans import Rentable
-from cloudtune.model.trial import Width
 from cloudtune.strategies.base import FleetRule, View
 from cloudtune.strategies.choice import Offers
-from cloudtune.strategies.offers import ROUND, Purchase, paid_for
+from cloudtune.strategies.offers import ROUND
+from cloudtune.strategies.spending import Spending
+
+if TYPE_CHECKING:
+    from cloudtune.model.plans import Rentable
 
 # Spot replaces on-demand if this many times its time and money for the move are left.
 MOVES = 6.0
@@ -90,70 +92,6 @@ class NaiveFleet(ConstantFleet):
         return tuple(emptied(view, self.target(view, needed))) if self.consolidates else ()
 
 
-class Spending(Protocol):
-    """What a run's money is planned to be spent on, as results come in."""
-
-    @property
-    def offers(self) -> Offers:
-        """The offers that it may rent, and the one that it plans with."""
-
-    def instances(self, view: View) -> int:
-        """Return how many instances of the planned offer there should be."""
-
-    def unspent(self, view: View) -> float:
-        """Return the dollars per second that these instances leave."""
-
-    def width(self, view: View) -> Width:
-        """Return the width at which new trials train."""
-
-
-class EvenSpending:
-    """Spends what the limits leave evenly until the deadline.
-
-    The number of instances is chosen when the run begins, and again for another offer or once the
-    fleet is no longer held back. From time to time more are rented for what was left over: a
-    fleet is of whole instances, and those on spot may have been away.
-    """
-
-    def __init__(self, offers: Offers, width: Width) -> None:
-        self.offers = offers
-        self._width = width
-        self._planned_for: tuple[Offer, bool] | None = None
-        self._bought = Purchase(0)
-        self._planned_at = 0.0
-
-    def instances(self, view: View) -> int:
-        return self._plan(view).instances
-
-    def unspent(self, view: View) -> float:
-        return self._plan(view).unspent
-
-    def width(self, view: View) -> Width:
-        return self._width
-
-    def _plan(self, view: View) -> Purchase:
-        self.offers.look(view, self._bought.instances)
-        rentable = self.offers.chosen
-        planned = rentable.offer, self.offers.race.small
-        if self._planned_for != planned:
-            self._planned_for = planned
-            self._planned_at = view.now
-            self._bought = self._buy(view, rentable)
-        elif self.offers.may_grow(view, self._planned_at):
-            self._planned_at = view.now
-            more = self._buy(view, rentable)
-            if more.instances > self._bought.instances:
-                self._bought = more
-        return self._bought
-
-    @staticmethod
-    def _buy(view: View, rentable: Rentable) -> Purchase:
-        if math.isinf(view.seconds_left):  # nothing says how slowly money may be spent
-            return Purchase(rentable.most, math.inf)
-        price = rentable.offer.usd_per_second
-        return paid_for(view.dollars_left, price, view.seconds_left, rentable.most)
-
-
 class SpendingFleet(Unplanned):
     """As many instances as the planned dollars per second pay for.
 
@@ -225,11 +163,12 @@ class SpendingFleet(Unplanned):
         if question != self._question:
             self._question = question
             self._answer = self._fitted(view, planned, count, willing, gpus)
-            self._staying = self._replaced(view, self._answer) if race.left else {}
-            self._asked = {
+            asked = {
                 offer: min(count, self._most_asked(view, offer))
                 for offer, count in self._answer.items()
             }
+            going = [offer for offer in view.held if self._is_going(view, offer)]
+            self._asked, self._staying = self._in_waves(view, asked, going)
 
     def _most_asked(self, view: View, offer: Offer) -> int:
         """Return how many instances to ask for: of a pool that was empty, one until it comes.
@@ -264,7 +203,7 @@ class SpendingFleet(Unplanned):
             fleet[scout] = 1  # first, so that the cap leaves it a place
             gpus -= scout.gpus * self._returns_idle
         for offer in self.offers.in_order:
-            if offer in scouts or race.is_left(offer):
+            if offer in scouts or self._is_going(view, offer):
                 continue
             room = min(_paid(rate, offer), _instances(offer, gpus))
             fleet[offer] = min(view.held.get(offer, 0), room)
@@ -288,24 +227,45 @@ class SpendingFleet(Unplanned):
         epochs = view.profiled(scout).profile.epoch
         return width in epochs and scout.gpus >= width and not view.avoided(scout)
 
-    def _replaced(self, view: View, fleet: Mapping[Offer, int]) -> Mapping[Offer, int]:
-        """Return the instances of GPU models that were left whose successors have yet to join."""
+    def _is_going(self, view: View, offer: Offer) -> bool:
+        """Whether instances of an offer go once others have taken their place."""
+        return self.offers.race.is_left(offer) or self.offers.is_too_dear(view, offer)
+
+    def _in_waves(
+        self, view: View, asked: Mapping[Offer, int], going: Sequence[Offer]
+    ) -> tuple[Mapping[Offer, int], Mapping[Offer, int]]:
+        """Return what to request now of a fleet, and what of `going` stays until it is there.
+
+        Where the cap doesn't admit both, as many go at a time as have come of the others, and one
+        at first: so the cloud shows that it has them.
+        """
+        if all(offer in self._answer for offer in going):
+            return asked, {}
         joined = Counter(rented.offer for rented in view.fleet.usable())
+        wave = Counter[Offer]()
+        for offer, count in asked.items():
+            wave[offer] = min(count, max(1, view.held.get(offer, 0), 2 * joined[offer]))
         coming = sum(
-            max(0, count - joined[offer]) * offer.usd_per_second for offer, count in fleet.items()
+            max(0, count - joined[offer]) * offer.usd_per_second
+            for offer, count in self._answer.items()
         )
         staying = Counter[Offer]()
-        for offer, held in view.held.items():
-            if self.offers.race.is_left(offer) and offer not in fleet:
-                count = min(held, math.ceil(coming / offer.usd_per_second))
-                while count and not view.admits(Counter(fleet) + staying + Counter({offer: count})):
+        for offer in going:
+            if offer not in self._answer:
+                count = min(view.held[offer], math.ceil(coming / offer.usd_per_second))
+                while count and not view.admits(wave + staying + Counter({offer: count})):
                     count -= 1
                 staying[offer] = count
                 coming -= count * offer.usd_per_second
-        return +staying
+        for offer, count in asked.items():
+            wave[offer] += min(count - wave[offer], self._room(view, offer, wave + staying))
+        return wave, +staying
 
     def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
-        """Add smaller instances for the dollars per second that are left."""
+        """Add smaller instances for the dollars per second that are left.
+
+        Only those that train more for that money than the planned offer does later on.
+        """
         width = self._spending.width(view)
         for rentable in self.offers.by_price:
             offer = rentable.offer
@@ -315,7 +275,7 @@ class SpendingFleet(Unplanned):
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
             more = min(paid, _instances(offer, gpus))
             more = more and min(more, self._room(view, offer, fleet))
-            if more > 0:
+            if more > 0 and self.offers.fills(view, rentable, rate):
                 fleet[offer] += more
                 rate -= more * offer.usd_per_second
                 gpus -= more * offer.gpus
@@ -345,17 +305,18 @@ class SpendingFleet(Unplanned):
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the emptiest surplus instances, if their trials fit elsewhere.
 
-        Those of a GPU model that was left go in any case, when they are empty.
+        Those of a GPU model that was left, and those that are too dear, go in any case, when they
+        are empty.
         """
-        race = self.offers.race
-        if not self._moves_together and not race.left:
+        if not self._moves_together and not self.offers.race.on:
             return ()
         target = self.target(view, needed)
         if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
             return ()
         going = dict.fromkeys(emptied(view, target) if self._moves_together else ())
-        for offer in filter(race.is_left, view.held):
-            going |= dict.fromkeys(_emptiest(view, offer, view.held[offer] - target.get(offer, 0)))
+        for offer, held in view.held.items():
+            if self._is_going(view, offer):
+                going |= dict.fromkeys(_emptiest(view, offer, held - target.get(offer, 0)))
         return tuple(going)
 
     def _willing(self, view: View, planned: Offer) -> Offer:

@@ -127,9 +127,12 @@ def by_worth(rentables: Sequence[Rentable], means: Means) -> tuple[Rentable, ...
 
 
 def epochs_bought(rentable: Rentable, means: Means, fillers: Sequence[Rentable]) -> float:
-    """Return the epochs that means buy on an offer, and for what it leaves on one of `fillers`."""
+    """Return the epochs that means buy on an offer.
+
+    What whole instances of it leave buys more on one of `fillers`, or on another one of it later.
+    """
     bought = means.buy(rentable)
     rest = means.less(bought)
     if math.isinf(means.dollars) or rest.dollars <= 0 or rest.instances < 1:
         return bought.epochs
-    return bought.epochs + max((rest.buy(filler).epochs for filler in fillers), default=0.0)
+    return bought.epochs + max(rest.buy(filler).epochs for filler in (rentable, *fillers))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cloudtune.model.catalog import Offer
+    from cloudtune.model.fleet import Rented
     from cloudtune.model.plans import Rentable
     from cloudtune.model.trial import Width
     from cloudtune.strategies.base import View
@@ -73,6 +74,7 @@ class Race:
     `scouts` are the offers of which one instance joins, `left` the GPU models that were given up,
     with the run second. `small` says that the fleet is one instance for now, `moves` how often it
     has moved. To take a stand-in for an offer that the cloud refuses is no move, nor to go back.
+    What the cloud refused is asked for again as long as it is worth it.
     """
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
@@ -86,6 +88,8 @@ class Race:
         self.moves = 0
         self._home = chosen.offer  # what it chose last, though another one may stand in
         self._is_back = False  # whether an instance of it came while another one stood in
+        self._sent: dict[Offer, float] = {}  # all scouts so far, with the run second
+        self._refused: tuple[Offer, ...] = ()  # scouts that the cloud refused
         self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
         self._worth_waiting = False  # whether it costs little to know more before the fleet grows
@@ -100,13 +104,16 @@ class Race:
         self.left.pop(_gpu(chosen), None)
         there = tuple(scout for scout in self.scouts if not view.avoided(scout))
         refused = there != self.scouts
-        self.scouts = there  # a refused one isn't given up: it may join later
+        # A refused one isn't given up: it may join later.
+        self._refused += tuple(scout for scout in self.scouts if scout not in there)
+        self.scouts = there
+        again = not self.small and not all(map(view.avoided, self._refused))
         others = [scout for scout in there if scout != self._home]
         dear = bool(others) and self._spent(view, others) > SCOUTING * _budget(view)
         for scout in others if dear else ():
             self._leave(view, scout)
         back = self._is_news_of_home(view, chosen)
-        return refused or dear or back or self._news != view.news
+        return refused or again or dear or back or self._news != view.news
 
     def _is_news_of_home(self, view: View, chosen: Offer) -> bool:
         """Whether the offer that another one stands in for has just come back.
@@ -129,15 +136,22 @@ class Race:
         `ranked` are the offers with the speeds that are expected now, by what `means` buy.
         """
         self._news = view.news
+        self._refused = tuple(filter(view.avoided, self._refused))
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
         if best is not None and self._pays(view, here, best, means):
-            self._leave(view, here.offer)
+            if not _is_alike(here, best):
+                self._leave(view, here.offer)
             self.moves += not self._stands_in(here.offer)
             here = best
             self._home = here.offer
         self.left.pop(_gpu(here.offer), None)
-        self.scouts = tuple(o for o in self.scouts if _gpu(o) != _gpu(here.offer))
+        self._look_for_better(view, here, ranked, means)
+        self.scouts = tuple(
+            scout
+            for scout in self.scouts
+            if _gpu(scout) != _gpu(here.offer) or scout == self._home != here.offer
+        )
         for scout in self.scouts:
             if not self._stays(view, here, scout, ranked, means):
                 self._leave(view, scout)
@@ -148,7 +162,32 @@ class Race:
         # How long an epoch takes, and so what a scout costs, may be off by a factor until one came.
         if view.news > 0 or not self._assumed:
             self.scouts += more
+            self._sent.update(dict.fromkeys(more, view.now))
         return here.offer
+
+    def _look_for_better(
+        self, view: View, here: Rentable, ranked: Sequence[Rentable], means: Means
+    ) -> None:
+        """Note the offer that `here` stands in for: one worth a move if the cloud had it."""
+
+        def is_timed(there: Rentable) -> bool:
+            same = _gpu(there.offer) == _gpu(here.offer)
+            return same or self._is_known(view, there.offer)
+
+        home = next(each for each in ranked if each.offer == self._home)
+        if is_timed(home) and not self._pays(view, here, home, means):
+            self._home = here.offer
+        for there in ranked:
+            empty = there.offer != here.offer and _was_empty(view, there.offer)
+            if empty and is_timed(there) and self._pays(view, here, there, means):
+                self._home = there.offer
+                return
+
+    def replaces(self, view: View, one: Rentable, chosen: Rentable, means: Means) -> bool:
+        """Whether the chosen offer is worth replacing instances of another with the same GPU."""
+        if not _is_alike(one, chosen) or _is_empty(view, chosen.offer):
+            return False
+        return _cost_ratio(_booted(one), chosen, means) < 1 - MARGIN
 
     def _leave(self, view: View, offer: Offer) -> None:
         """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
@@ -177,20 +216,30 @@ class Race:
         return _gpu(offer) in self._measured or view.epochs_on(offer) >= ENOUGH
 
     def _spent(self, view: View, scouts: Iterable[Offer]) -> float:
-        """Return the bill so far of all instances of scouts' GPU models, and of those left."""
+        """Return the bill so far of scouts, and of those that were given up."""
         gpus = {*map(_gpu, scouts), *self.left}
-        return sum(rented.dollars(view.now) for rented in view.fleet if _gpu(rented.offer) in gpus)
+        return sum(
+            rented.dollars(view.now)
+            for rented in view.fleet
+            if _gpu(rented.offer) in gpus and self._was_scout(rented)
+        )
+
+    def _was_scout(self, rented: Rented) -> bool:
+        """Whether an instance was requested as a scout, and not to train at its price later on."""
+        sent = self._sent.get(rented.offer, math.inf)
+        return sent <= rented.requested_at <= self.left.get(_gpu(rented.offer), math.inf)
 
     def _may_move(self, view: View, here: Rentable, there: Rentable) -> bool:
         """Whether a fleet could move: both GPU models were timed, and the other isn't left."""
         free = self.moves < MOVES or self._stands_in(here.offer)
-        others = free and _gpu(there.offer) != _gpu(here.offer)
+        others = free and (_gpu(there.offer) != _gpu(here.offer) or there.offer == self._home)
         timed = view.epochs_on(here.offer) > 0 and self._is_known(view, there.offer)
-        return others and timed and not _is_empty(view, there.offer)
+        moved = there.offer != here.offer and others and timed
+        return moved and not _is_empty(view, there.offer)
 
     def _stands_in(self, chosen: Offer) -> bool:
         """Whether the chosen offer only stands in, as the cloud refused the one that it was."""
-        return _gpu(chosen) != _gpu(self._home)
+        return chosen != self._home
 
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
@@ -211,7 +260,10 @@ class Race:
     def _worth_sending(
         self, view: View, here: Rentable, ranked: Sequence[Rentable], means: Means
     ) -> tuple[Offer, ...]:
-        """Return the further scouts that are worth what they cost, the best first."""
+        """Return the further scouts that are worth what they cost, the best first.
+
+        What one costs that the cloud refuses now is kept for it.
+        """
         spends = means.buy(here).dollars
         if not math.isfinite(spends):
             return ()
@@ -221,8 +273,10 @@ class Race:
         room -= sum(_bill(each, width) for each in ranked if each.offer in self.scouts)
         worth = []
         for there in self._first_of_each_gpu(view, here, ranked):
-            alike = [each for each in ranked if self._may_join(view, each.offer)]
-            scout = _cheapest_scout(there, here, alike)
+            willing = [each for each in ranked if self._may_join(view, each.offer)]
+            empty = [each for each in ranked if _was_empty(view, each.offer)]
+            scout = _cheapest_scout(there, here, willing)
+            scout = scout or _cheapest_scout(there, here, empty)
             if scout is None:
                 continue
             bill = _bill(scout, width)
@@ -234,7 +288,7 @@ class Race:
             fleet = view.held + Counter([*self.scouts, *sent, offer])
             if net > 0 and bill <= room and view.admits(fleet):
                 room -= bill
-                sent += (offer,)
+                sent += (offer,) if self._may_join(view, offer) else ()
         return sent
 
     def _gain(
@@ -254,13 +308,17 @@ class Race:
     def _first_of_each_gpu(
         self, view: View, here: Rentable, ranked: Sequence[Rentable]
     ) -> Iterator[Rentable]:
-        """Yield the best offer of each GPU model that nobody has timed, in the same market."""
+        """Yield the best offer of each GPU model that nobody has timed, in the same market.
+
+        Those that the cloud has now come first, then those that it may have later.
+        """
         seen = {_gpu(here.offer), *map(_gpu, self.scouts), *self.left}
-        for each in ranked:
+        willing = [each for each in ranked if self._may_join(view, each.offer)]
+        empty = [each for each in ranked if _was_empty(view, each.offer)]
+        for each in (*willing, *empty):
             offer = each.offer
             known = _gpu(offer) in seen or self._is_known(view, offer)
-            alike = offer.market == here.offer.market
-            if not known and alike and self._may_join(view, offer):
+            if not known and offer.market == here.offer.market:
                 seen.add(_gpu(offer))
                 yield each
 
@@ -280,6 +338,12 @@ def _is_empty(view: View, offer: Offer) -> bool:
     """Whether the cloud refused an offer when it was last asked."""
     backoff = view.backoffs.get(offer)
     return view.avoided(offer) or (backoff is not None and backoff.is_empty)
+
+
+def _was_empty(view: View, offer: Offer) -> bool:
+    """Whether the cloud had no capacity when it was last asked, and may have it later."""
+    backoff = view.backoffs.get(offer)
+    return backoff is not None and backoff.is_empty and not backoff.for_good
 
 
 def _budget(view: View) -> float:

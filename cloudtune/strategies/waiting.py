@@ -43,25 +43,33 @@ def expected_wait(view: View, rentable: Rentable) -> float:
         return 0.0
     pause = max(0.0, backoff.relaunch_at - view.now)
     if backoff.empty_since is not None and not backoff.for_good:
-        away = view.now - backoff.empty_since
-        return max(pause, outage_left(rentable.behaviours, away))
+        away = backoff.empty_at - backoff.empty_since
+        left = outage_left(rentable.behaviours, away, view.now - backoff.empty_at)
+        return max(pause, left)
     return math.inf if backoff.refusals or view.refused(rentable.offer) else pause
 
 
-def outage_left(behaviours: Sequence[SpotBehaviour], away: float) -> float:
-    """Return the mean seconds that a pool stays away which has been away for `away` seconds.
+def outage_left(behaviours: Sequence[SpotBehaviour], away: float, unasked: float) -> float:
+    """Return the mean seconds that a pool stays away, asked `unasked` seconds ago.
 
-    It behaves in one of several ways, equally likely at first. A pool that is often away, and for
-    long, is the likelier one to be found so. Of a pool about which nothing is known, the time that
-    it has been away is the best guess.
+    It had been away for `away` seconds then. It behaves in one of several ways, equally likely at
+    first. A pool that is often away, and for long, is the likelier one to be found so. Since it was
+    asked it may have come back, and gone again. Of a pool about which nothing is known, the time
+    that it has been away is the best guess.
     """
-    outages = [way.outage for way in behaviours]
-    chances = [
-        (1 - way.availability) * (math.exp(-away / outage) if outage > 0 else 0.0)
-        for way, outage in zip(behaviours, outages, strict=True)
-    ]
+    chances = []
+    left = []
+    for way in behaviours:
+        chance = (1 - way.availability) * _still(away, way.outage)
+        chances.append(chance)
+        returned = 1 - _still(unasked, way.outage * way.availability)
+        left.append(chance * way.outage * (1 - way.availability * returned))
     total = math.fsum(chances)
     if total <= 0:
-        return away
-    likely = [(chance, outage) for chance, outage in zip(chances, outages, strict=True) if chance]
-    return math.fsum(chance * outage for chance, outage in likely) / total
+        return away * _still(unasked, away)
+    return math.fsum(left) / total
+
+
+def _still(seconds: float, mean: float) -> float:
+    """Return the chance that what lasts for `mean` seconds on average lasts longer than that."""
+    return math.exp(-seconds / mean) if mean > 0 else 0.0

@@ -12,11 +12,14 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.engine.spot_pools import UNLIMITED, PoolTrace
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone, Event, LaunchFailed, TrialFailed
 from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.scaling import Measurement
 from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import policy_of
+from cloudtune.strategies.fleets import SpendingFleet
 from tests.builders.searches import search_for
 from tests.flapping import flaps
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
+    from cloudtune.model.catalog import PoolName
     from cloudtune.model.commands import Command
     from cloudtune.policy.run import RunPolicy
 
@@ -105,10 +109,13 @@ def race(
     certain: bool = False,
     saves: bool = True,
     seed: int = 1,
+    start: float | None = None,
+    away: tuple[str, float] | None = None,
 ) -> Raced:
     """Play a run in a world where epochs on a type take `slower` times what is assumed.
 
-    `certain`: whether the figures are the script's own, measured on each type.
+    `certain`: whether the figures are the script's own, measured on each type. `start`: the seconds
+    that a session takes to start. `away`: a type that the cloud refuses until a run second.
     """
     rentables = load_problem(asked, None).rentables
     if certain:
@@ -122,9 +129,17 @@ def race(
         )
         for rentable in rentables
     ]
+    if start is not None:
+        begins = Measurement(start)
+        real = [replace(each, profile=replace(each.profile, start=begins)) for each in real]
+    pools: dict[PoolName, PoolTrace] = {}
+    if away is not None:
+        name, until = away
+        trace = PoolTrace(name, (0.0, until), (0, UNLIMITED), 1e9)
+        pools = {(name, asked.cloud.market, ""): trace}
     limits = Limits(asked.limits.deadline, asked.limits.budget)
     policy = policy_of(asked, rentables, limits, heartbeat=False)
-    world = SimWorld(real, "score", synthetic_metric("max", seed), seed)
+    world = SimWorld(real, "score", synthetic_metric("max", seed), seed, pools=pools)
     ledger = MemoryLedger()
     run(policy, world if saves else _Unsaved(world), ledger)
     assert policy.ended
@@ -286,8 +301,47 @@ def test_a_scout_that_the_cloud_refuses_doesnt_hold_the_run_up(folder: Path) -> 
     run(policy, world, ledger)
     raced = Raced(policy, ledger.entries, rentables)
     assert raced.launches(until=raced.first_epoch + 60)[L40S] > 5
-    assert raced.launches()[A10G] <= 10, "again when the epochs have doubled"
+    assert 20 < raced.launches()[A10G] < 80, "again every three minutes"
     assert raced.dollars(A10G) == 0.0
+
+
+def test_a_scout_that_was_refused_joins_when_the_cloud_has_it(folder: Path) -> None:
+    raced = race(experiment("4h", "$40"), {L40S: 2.0}, away=(A10G, 3600.0))
+    assert raced.held(A10G, at=1.5 * 3600) > 5
+    assert raced.held(L40S, at=1.5 * 3600) == 0
+
+
+def test_a_fleet_is_replaced_in_waves_where_the_cap_is_full(folder: Path) -> None:
+    """Few instances can join before others have gone, and no trial ends for hours."""
+    asked = experiment("8h", "$75", "random", max_instances=6)
+    raced = race(asked, {L40S: 4.0}, away=(A10G, 3600.0))
+    assert raced.held(L40S, at=3600.0) == 5
+    assert raced.held(L40S, at=2 * 3600.0) == 0
+    assert raced.held(A10G, at=2 * 3600.0) == 6
+    assert max(_at_once(raced)) <= 6
+    came = [r.requested_at for r in raced.policy.fleet if r.offer.instance_type.name == A10G]
+    assert len({at for at in came if at > 3600}) > 3, "a few at a time"
+    assert raced.flaps == ()
+
+
+@pytest.mark.parametrize("strategy", ["asha", "asha-stopping", "random"])
+def test_what_is_left_over_waits_for_the_cheaper_type(folder: Path, strategy: str) -> None:
+    """One instance and a half: the half pays for a second one later on."""
+    raced = race(experiment("4h", "$12", strategy, instances=[L40S, "p3.2xlarge"]), {})
+    assert raced.dollars("p3.2xlarge") < 0.05 * 12
+    assert raced.dollars(L40S) > 0.9 * 12
+    assert raced.launches()[L40S] == 2
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_fleet_that_has_just_begun_isnt_given_up_for_its_set_ups(
+    folder: Path, strategy: str
+) -> None:
+    """Its sessions have been set up, and most of their epochs are to come."""
+    raced = race(experiment("4h", "$80", strategy), {A10G: 1.3}, start=120.0)
+    rule = raced.policy.fleet_rule
+    assert isinstance(rule, SpendingFleet)
+    assert rule.offers.race.moves == 0
 
 
 def _metric(_config: Mapping[str, object], epoch: int) -> float:

@@ -156,6 +156,16 @@ def test_a_stand_in_and_the_way_back_are_no_moves(folder: Path) -> None:
     assert rule.offers.race.moves == 0
 
 
+@pytest.mark.parametrize("strategy", ["best", "asha"])
+def test_a_stand_in_with_the_same_gpu_goes_when_the_cheap_offer_is_back(
+    folder: Path, strategy: str
+) -> None:
+    waited = play(experiment("24h", "$10", strategy), {CHEAP: (0.0, 3 * HOUR)})
+    assert waited.joined(DEAR, 2.9 * HOUR)
+    assert waited.joined(CHEAP, 4 * HOUR)
+    assert not waited.joined(DEAR, 4 * HOUR)
+
+
 def test_a_pool_that_is_away_is_asked_for_one_instance_at_a_time(folder: Path) -> None:
     waited = play(experiment("24h", "$10"), {CHEAP: (2 * HOUR, 4 * HOUR)})
     while_away = [at for at in waited.requests(CHEAP) if 2.2 * HOUR < at < 3.9 * HOUR]
@@ -163,15 +173,32 @@ def test_a_pool_that_is_away_is_asked_for_one_instance_at_a_time(folder: Path) -
     assert len(set(while_away)) == len(while_away)
 
 
+def test_all_are_requested_as_soon_as_one_of_them_has_come(folder: Path) -> None:
+    """The outage is over then, and counts no more."""
+    waited = play(experiment("24h", "$40"), {CHEAP: (2 * HOUR, 4 * HOUR)})
+    first, *others = waited.requests(CHEAP, after=4 * HOUR)[: waited.joined(CHEAP, 4.5 * HOUR)]
+    assert len(others) > 3
+    assert first < others[0]
+    assert others.count(others[0]) > 0.8 * len(others)
+
+
 def test_a_pool_that_has_been_away_for_long_stays_away_for_long() -> None:
     ways = (SpotBehaviour(1.0, 0.9), SpotBehaviour(1.0, 0.2))
     short, long = (way.outage for way in ways)
-    left = [outage_left(ways, away) for away in (0.0, short, 5 * short, 50 * short)]
+    left = [outage_left(ways, away, 0.0) for away in (0.0, short, 5 * short, 50 * short)]
     assert left == sorted(left)
     assert short < left[0] < long
     assert left[-1] == pytest.approx(long, rel=0.01)
 
 
+def test_a_refusal_counts_for_less_the_longer_ago_it_was() -> None:
+    ways = (SpotBehaviour(1.0, 0.9), SpotBehaviour(1.0, 0.5))
+    left = [outage_left(ways, HOUR, unasked) for unasked in (0.0, HOUR, 10 * HOUR, 100 * HOUR)]
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < 0.5 * left[0], "as if nobody had ever asked"
+    assert outage_left((), HOUR, 10 * HOUR) < 1.0
+
+
 def test_of_an_unknown_pool_the_time_away_is_the_best_guess() -> None:
-    assert outage_left((), 700.0) == 700.0
-    assert outage_left((SpotBehaviour(0.5),), 700.0) == 700.0, "one that is never away"
+    assert outage_left((), 700.0, 0.0) == 700.0
+    assert outage_left((SpotBehaviour(0.5),), 700.0, 0.0) == 700.0, "one that is never away"
