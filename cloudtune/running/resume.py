@@ -9,8 +9,9 @@ from cloudtune.engine.resume import InFlight, replayed
 from cloudtune.errors import UsageError, shown
 from cloudtune.model.events import RunContinued
 from cloudtune.model.plans import Limits
+from cloudtune.model.text import cost_format
 from cloudtune.model.trial import EndReason
-from cloudtune.model.units import format_dollars, format_seconds, parse_dollars, parse_seconds
+from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
 from cloudtune.planning.make import longest
 from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.run import RunPolicy
@@ -72,9 +73,10 @@ class Further:
             )
         spent = policy.spent(now)
         if limits.budget is not None and spent >= limits.budget:
+            cost = cost_format(job.plan.offers)
             raise UsageError(
-                f"run {name}: its budget of {format_dollars(limits.budget)} leaves no money: "
-                f"{format_dollars(spent)} are spent. Give it more, as in "
+                f"run {name}: its budget of {cost(limits.budget)} leaves nothing: "
+                f"{cost(spent)} are spent. Give it more, as in "
                 f"`cloudtune resume {name} --budget '+$10'`; nothing was launched"
             )
         return limits
@@ -152,7 +154,7 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
     costly = budget is not None and end.dollars > budget
     if late or (costly and PLANNED[tried.strategy.name].replans):
         left = format_seconds(end.seconds - event.at)
-        dollars = format_dollars(end.dollars - tried.spent(event.at))
+        dollars = cost_format(itinerary.plan.offers)(end.dollars - tried.spent(event.at))
         raise UsageError(
             f"{what}: no plan for them and for what is left keeps the limits. The fastest takes "
             f"{left} from now, and {dollars} more: give it as much with --deadline and --budget, "

@@ -95,10 +95,11 @@ class Offers:
 
         So are those that stood in for it when the cloud refused it.
         """
-        if not self.race.on or offer == self.chosen.offer:
+        one = self.rentable(offer)
+        if not self.race.on or not self.race.could_replace(view, one, self.chosen):
             return False
         means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
-        return self.race.replaces(view, self.rentable(offer), self.chosen, means)
+        return self.race.replaces(one, self.chosen, means)
 
     def fills(self, view: View, rentable: Rentable, rate: float) -> bool:
         """Whether what is left of the money, in dollars per second, is well spent on an offer now.

@@ -183,10 +183,13 @@ class Race:
                 self._home = there.offer
                 return
 
-    def replaces(self, view: View, one: Rentable, chosen: Rentable, means: Means) -> bool:
-        """Whether the chosen offer is worth replacing instances of another with the same GPU."""
-        if not _is_alike(one, chosen) or _is_empty(view, chosen.offer):
-            return False
+    def could_replace(self, view: View, one: Rentable, chosen: Rentable) -> bool:
+        """Whether the chosen offer could stand for another one with the same GPU."""
+        alike = one.offer != chosen.offer and _is_alike(one, chosen)
+        return alike and not _is_empty(view, chosen.offer)
+
+    def replaces(self, one: Rentable, chosen: Rentable, means: Means) -> bool:
+        """Whether that is worth the boots of as many instances."""
         return _cost_ratio(_booted(one), chosen, means) < 1 - MARGIN
 
     def _leave(self, view: View, offer: Offer) -> None:

@@ -155,7 +155,7 @@ def test_new_limits_are_from_now_or_in_all() -> None:
     assert limits("3h", "$30") == Limits(3 * 3600.0, 30.0)
     with pytest.raises(UsageError, match=r"deadline leaves no time: .*--deadline \+1h"):
         limits("100s", None)
-    with pytest.raises(UsageError, match=r"budget of .* leaves no money: .*are spent"):
+    with pytest.raises(UsageError, match=r"budget of .* leaves nothing: .*are spent"):
         limits("+1h", "$0.0001")
     with pytest.raises(UsageError, match="no unit"):
         limits("+3", None)

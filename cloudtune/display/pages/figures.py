@@ -3,12 +3,13 @@
 A figure is plotly's own JSON: traces and a layout. Nothing here imports plotly.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 from cloudtune.errors import need
+from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits, Plan
 from cloudtune.model.units import format_dollars, format_seconds
 
@@ -119,9 +120,18 @@ def time_axis(
     return axis(clock.name, range=[0, clock.of(reach(end, limit))], **more)
 
 
-def dollar_axis(end: float, limit: float | None = None, **more: Any) -> dict[str, Any]:
-    """Return an axis of dollars."""
-    return axis("dollars", range=[0, reach(end, limit)], tickprefix="$", **more)
+def money(offers: Iterable[Offer]) -> tuple[str, str]:
+    """Return what the dollars of these offers are called, and what stands before a number."""
+    in_gpu_hours = any(offer.in_gpu_hours for offer in offers)
+    return ("GPU-hours", "") if in_gpu_hours else ("dollars", "$")
+
+
+def cost_axis(
+    offers: Iterable[Offer], end: float, limit: float | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return an axis of dollars, or of the GPU-hours that they stand for."""
+    name, prefix = money(offers)
+    return axis(name, range=[0, reach(end, limit)], tickprefix=prefix, **more)
 
 
 def limit_lines(
@@ -131,17 +141,18 @@ def limit_lines(
     time: str = "x",
     dollars: str = "y",
     ends: tuple[float, float],
+    cost: Callable[[float], str] = format_dollars,
 ) -> dict[str, Any]:
     """Return the visible limits as lines across a chart; `ends` of seconds and dollars.
 
-    `time` and `dollars` name their axes; "" if the chart doesn't have one.
+    `time` and `dollars` name their axes; "" if the chart doesn't have one. `cost` formats dollars.
     """
     in_sight = []
     if limits.deadline is not None and time and limits.deadline <= reach(ends[0], limits.deadline):
         text = f"deadline {format_seconds(limits.deadline)}"
         in_sight.append(line(time, clock.of(limits.deadline), text))
     if limits.budget is not None and dollars and limits.budget <= reach(ends[1], limits.budget):
-        text = f"budget {format_dollars(limits.budget)}"
+        text = f"budget {cost(limits.budget)}"
         in_sight.append(line(dollars, limits.budget, text))
     return {"shapes": in_sight}
 

@@ -6,7 +6,8 @@ from cloudtune.display.pages import figures
 from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.timeline import levels
 from cloudtune.model.plans import Plan
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.text import cost_format
+from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
 
 _POINTS = 400
@@ -20,20 +21,22 @@ def fleet(report: Report) -> Figure:
     planned_end = 0.0 if plan is None else plan.stages[-1].begin + plan.stages[-1].seconds
     end = max(report.timeline.over_at, planned_end)
     most = max([report.dollars, *([plan.estimate.dollars] if plan else [])])
-    drawn = figures.limit_lines(limits, clock, dollars="y2", ends=(end, most))
+    offers = report.job.plan.offers
+    cost = cost_format(offers)
+    drawn = figures.limit_lines(limits, clock, dollars="y2", ends=(end, most), cost=cost)
     figure = figures.layout(
         520,
         xaxis=figures.time_axis(clock, end, limits.deadline, anchor="y2"),
         yaxis=figures.axis("GPUs", domain=[0.56, 1], rangemode="tozero"),
-        yaxis2=figures.dollar_axis(most, limits.budget, domain=[0, 0.48]),
+        yaxis2=figures.cost_axis(offers, most, limits.budget, domain=[0, 0.48]),
         hovermode="x unified",
         **drawn,
     )
     traces = [*_gpus(report), _spend(report), *([] if plan is None else _planned(report, plan))]
     planned = report.job.plan.estimate
     says = (
-        f"At most {report.figures.instances:g} at once; {format_dollars(report.dollars)} in "
-        f"{format_seconds(report.seconds)}, where {format_dollars(planned.dollars)} "
+        f"At most {report.figures.instances:g} at once; {cost(report.dollars)} in "
+        f"{format_seconds(report.seconds)}, where {cost(planned.dollars)} "
         f"and {format_seconds(planned.seconds)} were planned."
     )
     return Figure([*traces, *_changes(report)], figure, says)
@@ -76,7 +79,8 @@ def _spend(report: Report) -> Trace:
     x = TimeUnit.until(report.timeline.over_at).all(times)
     y = [report.spent(at) for at in times]
     look = {"yaxis": "y2", "line": {"color": figures.COLOURS[1], "width": 2}}
-    return figures.marks("spent", x, y, "spent: $%{y:.4g}", **look)
+    _, prefix = figures.money(report.job.plan.offers)
+    return figures.marks("spent", x, y, f"spent: {prefix}%{{y:.4g}}", **look)
 
 
 def _planned(report: Report, plan: Plan) -> list[Trace]:
@@ -90,10 +94,11 @@ def _planned(report: Report, plan: Plan) -> list[Trace]:
     x, y = figures.steps([*sizes, (times[-1], 0.0)], times[-1])
     dash = {"color": figures.PLAN, "dash": "dot", "width": 2}
     gpus = "planned: %{y:.3g} GPUs"
-    dollars = "planned: $%{y:.4g}"
+    money, prefix = figures.money(plan.offers)
+    hover = f"planned: {prefix}%{{y:.4g}}"
     return [
         figures.marks("GPUs planned", clock.all(x), y, gpus, line={**dash, "shape": "hv"}),
-        figures.marks("dollars planned", clock.all(times), spent, dollars, yaxis="y2", line=dash),
+        figures.marks(f"{money} planned", clock.all(times), spent, hover, yaxis="y2", line=dash),
     ]
 
 

@@ -6,9 +6,17 @@ from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.pages import figures
 from cloudtune.display.pages.document import PageSection, document, facts, table
 from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
-from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan
-from cloudtune.model.text import counted, fleet_text, gpus_text, group_text, offer_text, percent
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.plans import Limits, Plan, RunPlan
+from cloudtune.model.text import (
+    cost_format,
+    counted,
+    fleet_text,
+    gpus_text,
+    group_text,
+    offer_text,
+    percent,
+)
+from cloudtune.model.units import format_seconds
 from cloudtune.planning.alternatives import Point
 from cloudtune.planning.proposal import Proposal
 
@@ -65,15 +73,16 @@ def front(proposal: Proposal) -> Figure:
     figure = figures.layout(
         480,
         xaxis=figures.time_axis(clock, end, limits.deadline),
-        yaxis=figures.dollar_axis(most, limits.budget),
-        **figures.limit_lines(limits, clock, ends=(end, most)),
+        yaxis=figures.cost_axis(proposal.plan.offers, most, limits.budget),
+        **figures.limit_lines(limits, clock, ends=(end, most), cost=cost_format(chosen.offers)),
     )
-    caption = f"{_text(chosen.estimate)}; {counted(len(proposal.front), 'plan')} on the front."
+    caption = f"{_text(chosen)}; {counted(len(proposal.front), 'plan')} on the front."
     return Figure(traces, figure, f"This plan: {caption}")
 
 
-def _text(estimate: Estimate) -> str:
-    return f"{format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
+def _text(plan: RunPlan) -> str:
+    estimate = plan.estimate
+    return f"{format_seconds(estimate.seconds)}, {cost_format(plan.offers)(estimate.dollars)}"
 
 
 def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
@@ -84,7 +93,7 @@ def _front(points: Sequence[Point], clock: TimeUnit) -> Trace:
         "point %{customdata[0]}: %{customdata[1]}<br>%{customdata[2]}",
         mode="lines+markers",
         customdata=[
-            [point.number, _text(point.plan.estimate), figures.plain(fleet_text(point.staged))]
+            [point.number, _text(point.plan), figures.plain(fleet_text(point.staged))]
             for point in points
         ],
         line={"shape": "hv", "color": figures.COLOURS[0], "width": 1.5},
@@ -108,7 +117,7 @@ def _point(name: str, plan: RunPlan, clock: TimeUnit, number: int) -> Trace:
             "color": figures.COLOURS[(number + 2) % len(figures.COLOURS)],
             "line": {"width": 2},
         },
-        customdata=[[figures.plain(name), _text(estimate), figures.plain(machines)]],
+        customdata=[[figures.plain(name), _text(plan), figures.plain(machines)]],
     )
 
 
@@ -138,11 +147,12 @@ def stages(plan: Plan, limits: Limits) -> Figure:
     clock = TimeUnit.until(end)
     traces = [_offer(plan, number, clock) for number in range(len(plan.offers))]
     times, spent = figures.spent_by_stage(plan)
+    money, prefix = figures.money(plan.offers)
     bill = figures.marks(
-        "dollars by then",
+        f"{money} by then",
         clock.all(times),
         spent,
-        "$%{y:.4g} at the end of the stage",
+        f"{prefix}%{{y:.4g}} at the end of the stage",
         mode="lines+markers",
         yaxis="y2",
         line={"color": figures.COLOURS[1]},
@@ -156,14 +166,16 @@ def stages(plan: Plan, limits: Limits) -> Figure:
             range=[0, plan.peak_instances * 1.1],
             dtick=max(1, plan.peak_instances // 8),
         ),
-        yaxis2=figures.dollar_axis(
-            *(spent[-1], limits.budget),
+        yaxis2=figures.cost_axis(
+            *(plan.offers, spent[-1], limits.budget),
             overlaying="y",
             side="right",
             showgrid=False,
             tickmode="auto",
         ),
-        **figures.limit_lines(limits, clock, dollars="y2", ends=(end, spent[-1])),
+        **figures.limit_lines(
+            limits, clock, dollars="y2", ends=(end, spent[-1]), cost=cost_format(plan.offers)
+        ),
     )
     says = (
         f"{counted(len(plan.stages), 'stage')}, at most {counted(plan.peak_instances, 'instance')}."
@@ -194,7 +206,7 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         epochs = f"epochs {stage.stage.start_epoch + 1} to {stage.stage.end_epoch}"
         hover_texts.append(
             f"stage {place}: {trials}, {epochs}<br>on {figures.plain(group_text(group))}<br>"
-            f"{format_seconds(stage.seconds)}, {format_dollars(stage.dollars)}, "
+            f"{format_seconds(stage.seconds)}, {cost_format([offer])(stage.dollars)}, "
             f"busy {percent(stage.busy)}"
         )
     return {
@@ -230,12 +242,15 @@ def forecast(proposal: Proposal) -> Figure:
     times = [plan.forecast.seconds for _, plan in plans]
     costs = [plan.forecast.dollars for _, plan in plans]
     time_line = figures.limit_lines(limits, clock, dollars="", ends=(end, most))
-    dollar_line = figures.limit_lines(limits, clock, time="", dollars="x2", ends=(end, most))
+    cost = cost_format(this.offers)
+    dollar_line = figures.limit_lines(
+        limits, clock, time="", dollars="x2", ends=(end, most), cost=cost
+    )
     figure = figures.layout(
         150 + 36 * len(plans),
         grid={"rows": 1, "columns": 2, "subplots": [["xy", "x2y"]], "xgap": 0.08},
         xaxis=figures.time_axis(clock, end, limits.deadline),
-        xaxis2=figures.dollar_axis(most, limits.budget),
+        xaxis2=figures.cost_axis(proposal.plan.offers, most, limits.budget),
         yaxis=figures.axis("", type="category"),
         shapes=[*time_line["shapes"], *dollar_line["shapes"]],
     )
@@ -245,7 +260,7 @@ def forecast(proposal: Proposal) -> Figure:
     ]
     own = this.forecast
     seconds = f"{format_seconds(own.seconds.p5)} to {format_seconds(own.seconds.p95)}"
-    dollars = f"{format_dollars(own.dollars.p5)} to {format_dollars(own.dollars.p95)}"
+    dollars = f"{cost(own.dollars.p5)} to {cost(own.dollars.p95)}"
     says = f"This plan takes {seconds} and {dollars} (5th to 95th percentile; the mark: median)."
     return Figure(traces, figure, says)
 

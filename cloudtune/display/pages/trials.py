@@ -13,9 +13,9 @@ from cloudtune.display.pages import figures
 from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.text import counted, gpus_text
+from cloudtune.model.text import cost_format, counted, gpus_text
 from cloudtune.model.trial import better, flat
-from cloudtune.model.units import format_dollars, format_seconds
+from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
 
 _FAILED = "failed or diverged"
@@ -86,16 +86,20 @@ def metric_by_dollars(report: Report) -> Figure:
     """Return each trial's metric, and the best so far, against the dollars spent by then."""
     limits = report.job.limits
     end = report.spent(max((epoch.report.at for epoch in _epochs(report)), default=0.0))
-    drawn = figures.limit_lines(
-        limits, TimeUnit.until(report.timeline.over_at), time="", dollars="x", ends=(0.0, end)
-    )
+    offers = report.job.plan.offers
+    cost = cost_format(offers)
+    money, _ = figures.money(offers)
+    clock = TimeUnit.until(report.timeline.over_at)
+    drawn = figures.limit_lines(limits, clock, time="", dollars="x", ends=(0.0, end), cost=cost)
     figure = figures.layout(
-        xaxis=figures.dollar_axis(end, limits.budget), yaxis=figures.axis(report.metric), **drawn
+        xaxis=figures.cost_axis(offers, end, limits.budget),
+        yaxis=figures.axis(report.metric),
+        **drawn,
     )
-    cost = format_dollars(report.dollars)
+    spent = cost(report.dollars)
     ended = report.policy.ended
-    says = f"{_best_text(report)} The run cost {cost}{'' if ended else ' so far'}."
-    return Figure(_curves(report, report.spent, " dollars"), figure, says, linked=True)
+    says = f"{_best_text(report)} The run cost {spent}{'' if ended else ' so far'}."
+    return Figure(_curves(report, report.spent, f" {money}"), figure, says, linked=True)
 
 
 def _epochs(report: Report) -> Iterator[EpochSpan]:
@@ -167,11 +171,10 @@ def _best_text(report: Report) -> str:
         (e.report.at for e in report.epochs_by_trial.get(best.trial, ()) if e.number == best.epoch),
         None,
     )
-    when = (
-        ""
-        if at is None
-        else f", at {format_seconds(at)} of the run and {format_dollars(report.spent(at))}"
-    )
+    when = ""
+    if at is not None:
+        spent = cost_format(report.job.plan.offers)(report.spent(at))
+        when = f", at {format_seconds(at)} of the run and {spent}"
     count = counted(len(report.policy.trials), "trial")
     return (
         f"{count}; the best: {report.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
