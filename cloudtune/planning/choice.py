@@ -87,12 +87,18 @@ def _most_useful(experiment: Experiment, rentables: Sequence[Rentable], limits: 
             epoch = cheapest.profile.epoch_seconds(cheapest.cheapest_width)
             seconds = _TRAININGS * experiment.span.max * epoch
         paid = _HEADROOM * limits.budget / (price * max(seconds, 60.0))
-        most = min(_LARGEST_FLEET, max(UNBOUNDED_FLEET, math.ceil(paid)))
+        most = min(_LARGEST_FLEET, max(UNBOUNDED_FLEET, math.ceil(paid)) + _scouts(rentables))
     trials = max_trials(experiment)
     if experiment.strategy_name not in PLANNED or trials is None:
         return most
     # More instances than trials could only be used by trials that span several.
     return max(UNBOUNDED_FLEET, min(most, trials)) if limits.budget is not None else trials
+
+
+def _scouts(rentables: Sequence[Rentable]) -> int:
+    """Return how many GPU models a run may try beside the one that it chooses."""
+    priors = [rentable for rentable in rentables if rentable.profile.is_prior]
+    return max(0, len({rentable.offer.instance_type.gpu for rentable in priors}) - 1)
 
 
 def choice_text(

@@ -288,7 +288,7 @@ class Race:
             worth.append((gain - max(0.0, bill - trained), bill, scout.offer))
         sent: tuple[Offer, ...] = ()
         for net, bill, offer in sorted(worth, key=lambda each: -each[0]):
-            fleet = view.held + Counter([*self.scouts, *sent, offer])
+            fleet = view.held | Counter([*self.scouts, *sent, offer])
             if net > 0 and bill <= room and view.admits(fleet):
                 room -= bill
                 sent += (offer,) if self._may_join(view, offer) else ()
