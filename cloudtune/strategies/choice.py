@@ -104,14 +104,15 @@ class Offers:
     def fills(self, view: View, rentable: Rentable, rate: float) -> bool:
         """Whether what is left of the money, in dollars per second, is well spent on an offer now.
 
-        Later it pays for another instance of the planned offer, for a shorter time.
+        Later it pays for another instance of the planned offer, for a shorter time. With a number
+        of trials, money that is saved buys nothing.
         """
         seconds = view.seconds_left
-        if rentable.offer == self.chosen.offer or math.isinf(seconds) or math.isinf(rate):
+        if not self._until_limits or math.isinf(seconds) or math.isinf(rate):
             return True
         rest = replace(self.means, seconds=seconds, dollars=rate * seconds)
         later = rest.buy(view.on_average(self.chosen)).epochs
-        return rest.buy(view.on_average(rentable)).epochs > later
+        return rest.buy(view.on_average(rentable)).epochs >= later
 
     def may_wait(self, view: View) -> bool:
         """Whether time can be weighed against money, and something has trained.
