@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cloudtune.display.pages import fleet, plans, trials
 from cloudtune.display.plan_screen import show_plan
 from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
@@ -101,6 +102,21 @@ def test_gpu_hours_are_no_dollars_on_screens(tmp_path: Path) -> None:
     show_report(out, simulate(job_of(planned, 0.0, paced=False)))
     text += file.getvalue()
     assert "$" not in text
+
+
+def test_gpu_hours_are_no_dollars_on_pages(tmp_path: Path) -> None:
+    planned = plan(tmp_path, limits={"deadline": "2h", "gpu_hours": 10})
+    proposal = propose(planned, others="screen")
+    report = simulate(job_of(planned, 0.0, paced=False))
+    drawn = [
+        plans.front(proposal),
+        plans.forecast(proposal),
+        fleet.fleet(report),
+        trials.metric_by_dollars(report),
+    ]
+    for figure in drawn:
+        assert "GPU-hours" in str(figure)
+        assert "$" not in str(figure)
 
 
 def test_what_does_not_fit_is_said_in_gpu_hours(tmp_path: Path) -> None:
