@@ -323,6 +323,12 @@ class Experiment(Section):
             return self
         if mistake := command_mistake(self.train, self.space, self.progress, self.checkpoints):
             raise validation.refuse(mistake, "train")
+        if self.checkpoints.folder == "." and not self.reports.any:
+            raise validation.refuse(
+                "its script reports by cloudtune.report(), so that only a folder of checkpoints "
+                "alone can be kept; name one",
+                *("checkpoints", "folder"),
+            )
         printed = self.reports.printed
         names = () if printed is None else LinePattern(printed).names
         if printed is not None and self.metric.name not in names:

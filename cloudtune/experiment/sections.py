@@ -128,7 +128,13 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _within(value: str) -> str:
+    """Return the path if it is the folder in which a command runs, or is in it."""
+    return "." if PurePosixPath(value) == PurePosixPath() else _below(value)
+
+
 Below = Annotated[Text, AfterValidator(_below)]
+Within = Annotated[Text, AfterValidator(_within)]
 
 
 class Reports(Section):
@@ -160,10 +166,12 @@ class Reports(Section):
 class Checkpoints(Section):
     """Where a command keeps what it needs to go on: put back there when it is started again.
 
-    `resumes`: whether it goes on from there; otherwise its models are kept, and it is never paused.
+    `folder` is relative to where the command runs; "." for one that saves there itself, of which
+    only files of models are kept, by their suffix. `resumes`: whether it goes on from there;
+    otherwise its models are kept, and it is never paused.
     """
 
-    folder: Below | None = Field(default=None, examples=["out"])
+    folder: Within | None = Field(default=None, examples=["out"])
     resumes: Annotated[bool, Strict()] = Field(default=True, examples=["false"])
 
 

@@ -393,7 +393,7 @@ def _unsaved(experiment: Experiment) -> str:
         return ""
     return (
         "the best model isn't kept: the script saves nothing we see; say checkpoints: {folder: …}, "
-        "the folder that it saves in"
+        "the folder that it saves in, or . if it saves beside itself"
     )
 
 

@@ -31,6 +31,7 @@ from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
 from cloudtune.train.programs.site_hooks import install_hook
+from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
 # Seconds in which a program prints its help: importing torch takes some from a cold disk.
 _HELP_SECONDS: Final = 90.0
@@ -56,10 +57,6 @@ _USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IG
 # The commands of a command line that trains.
 _TRAINS: Final = ("fit", "train", "main", "run")
 _EPOCH_OF: Final = re.compile(r"\bepoch\b\W{0,4}\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
-_MODELS: Final = (
-    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".npz", ".msgpack"),
-    *(".pkl", ".joblib", ".zip", ".onnx", ".tar", ".model", ".weights"),
-)
 _VARIABLE: Final = re.compile(r"\d[\d_:T-]*\d|\d")
 # Files of numbers by how soon and how exactly they are written; output stands at 1.
 _SOURCES: Final = {".csv": 0, ".tsv": 0, ".jsonl": 0, ".json": 2, ".wandb": 4}
@@ -247,10 +244,10 @@ def _failure(
     else:
         what = "\n".join(text.split("\n")[-_LINES:])
     command = shlex.join([*program.command, *words])
-    return f"{what}\n`{command}` ended with code {code}{_hint(program, error, text)}"
+    return f"{what}\n`{command}` ended with code {code}{_hint(program, words, error, text)}"
 
 
-def _hint(program: Invocation, error: str, text: str) -> str:
+def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> str:
     """Return what to do about a program's error, or ""."""
     missing = _MODULE.search(error)
     if missing:
@@ -264,6 +261,11 @@ def _hint(program: Invocation, error: str, text: str) -> str:
         return "; it is tried without a GPU: give the option that has it train on a CPU"
     if _USAGE.search(text):
         return f"; give what it needs: cloudtune init {program.script} -- OPTIONS"
+    if "--help" in words:
+        return (
+            "; if it takes no --help, write its experiment by hand, with train: python "
+            f"{program.name} --NAME={{NAME}} and what it prints, docs/commands.md"
+        )
     return ""
 
 
@@ -310,7 +312,7 @@ class _Trial:
     def saved(self) -> list[PurePosixPath]:
         """Return the files that look like models, relative to the folder."""
         names = [PurePosixPath(path.relative_to(self._folder)) for path in self._new_files()]
-        return [name for name in names if name.suffix in _MODELS and not _is_data(name)]
+        return [name for name in names if name.suffix in MODEL_SUFFIXES and not _is_data(name)]
 
     def measures(self, *, ended: bool) -> list[Measure]:
         """Return what it printed and wrote that may be its metric, the most likely first."""

@@ -354,11 +354,8 @@ def _notes(options: Sequence[Option], shown: Shown) -> Iterator[str]:
     resumes = next((option for option in options if option.last_name in RESUMES), None)
     if not shown.saved:
         return
-    if not shown.folder:
-        yield f"# It saves {shown.saved}, outside of a folder of its own: no model is kept. Give"
-        yield "# it a folder by an option, and name that: checkpoints: {folder: out}"
-        return
-    yield f"checkpoints: {{folder: {_yaml(shown.folder)}, resumes: false}}  # {shown.saved}"
+    folder = shown.folder or "."
+    yield f"checkpoints: {{folder: {_yaml(folder)}, resumes: false}}  # {shown.saved}"
     if resumes is not None:
         words = resumes.words("{resume}/FILE")
         yield f"# With `{words}` in train, and without resumes: false, trials can pause and move"

@@ -9,6 +9,11 @@ from typing import TypeAlias
 State: TypeAlias = dict[str, tuple[int, int, int]]
 
 
+def leads_out(link: Path, folder: Path) -> bool:
+    """Whether a link in a folder is to something outside of it."""
+    return not link.resolve().is_relative_to(folder.resolve())
+
+
 class Changes:
     """Tracks which files of a folder have changed since the last call."""
 
@@ -17,18 +22,20 @@ class Changes:
         self._seen = self.state()
 
     def state(self) -> State:
-        """Return the present state of the folder's files."""
+        """Return the present state of the folder's files, without links that lead out of it."""
         state: State = {}
         for path in self.path.rglob("*"):
             with contextlib.suppress(OSError):  # it has just been deleted
+                if path.is_symlink() and leads_out(path, self.path):
+                    continue
                 it = path.stat()
                 if stat.S_ISREG(it.st_mode):
                     state[str(path)] = (it.st_mtime_ns, it.st_size, it.st_ino)
         return state
 
-    def since(self) -> list[Path]:
-        """Return the files that are new or changed since the last call of `news`."""
-        return self.between(self._seen, self.state())
+    def since(self, state: State | None = None) -> list[Path]:
+        """Return the files that are new or changed since `news` was called, up to a `state`."""
+        return self.between(self._seen, self.state() if state is None else state)
 
     @staticmethod
     def between(before: State, after: State) -> list[Path]:

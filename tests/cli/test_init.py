@@ -378,6 +378,12 @@ def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None
     )
 
 
+def test_a_program_without_help_is_written_by_hand(bench: Bench) -> None:
+    (bench.folder / "main.py").write_text("import sys\nassert '=' in sys.argv[1], 'NAME=VALUE'\n")
+    done = bench.here("init", bench.folder / "main.py")
+    done.refused("AssertionError: NAME=VALUE", "train: python main.py --NAME={NAME}")
+
+
 def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
     program = "import json\ndef read(text):\n    json.loads(text)\nread('{\\n')"
     (bench.folder / "main.py").write_text(f"import argparse\n{program}\n")
@@ -575,6 +581,18 @@ def completed(
     assert done.code in {0, 1}
     assert "Traceback" not in done.err
     return [item.partition(",")[2] for item in done.out.split()]
+
+
+def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
+    saves = "open(f'{epoch + 1}.pkl', 'w').write('x'); print(f'val loss {epoch}')"
+    saves = f"import time; time.sleep(1); {saves}"
+    path = drafted(bench, PROGRAM % saves)
+    assert "checkpoints: {folder: ., resumes: false}  # 2.pkl" in path.read_text()
+    experiment = load_experiment(path, {})
+    assert experiment.keeps_models
+    tried = try_script(experiment)
+    assert (tried.reported, tried.unsaved) == (True, "")
+    assert {it.name for it in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
 
 def test_an_option_that_no_text_turns_off_is_named(bench: Bench) -> None:

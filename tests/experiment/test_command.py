@@ -90,6 +90,8 @@ def test_a_wrong_command_is_refused_before_anything_is_rented(
         ({"reports": {"printed": "acc (.*)"}}, "names no number; write {name} where one is"),
         ({"reports": {"printed": "(?P<acc>.)"}}, "finds no accuracy, the experiment's metric;"),
         ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
+        ({"checkpoints": {"folder": ".."}}, "is not below the folder that the command runs in"),
+        ({"reports": {}, "checkpoints": {"folder": "."}}, "only a folder of checkpoints alone"),
         ({"reports": {"file": "/tmp/m"}}, "is not below the folder that the command runs in"),
         ({"train": "main.py:main"}, "reports: is for commands, and train names a function"),
         (

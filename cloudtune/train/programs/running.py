@@ -179,10 +179,7 @@ class CommandRun:
         program = self._program
         # Links to the user's own would mix the reports and checkpoints of all trials.
         paths = [path for path in (program.file, program.folder) if path is not None]
-        own = [Path(path).parts[0] for path in paths]
-        for entry in self._post.code.iterdir():
-            if not any(fnmatch.fnmatchcase(entry.name, name) for name in own):
-                (self.folder / entry.name).symlink_to(entry.absolute())
+        own = [part for path in paths for part in Path(path).parts[:1]]
         for path in paths:
             parent = fixed_folder(path)
             if (self._post.code / parent).is_dir():
@@ -193,6 +190,11 @@ class CommandRun:
         checkpoint = usable(restore) if restore is not None else None
         if checkpoint is not None and program.folder is not None:
             load(checkpoint, self.folder / program.folder)
+        for entry in self._post.code.iterdir():
+            link = self.folder / entry.name
+            is_own = any(fnmatch.fnmatchcase(entry.name, name) for name in own)
+            if not is_own and not link.exists():  # by its checkpoint
+                link.symlink_to(entry.absolute())
         # Renamed into place: the other workers of the instance must not read half of it.
         (self._base / "ready").write_text(checkpoint or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
@@ -602,6 +604,7 @@ class ReadRun(CommandRun):
                     self.folder / program.folder,
                     self._readings,
                     copies=self._base,
+                    only_models=program.folder == ".",
                 )
             if self._session.restore is not None:
                 self._numbers.resumed(read_manifest(self._session.restore))

@@ -12,6 +12,7 @@ import psutil
 
 from cloudtune.train.folder_changes import Changes, State
 from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder, written_at
+from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
 # A file that grows so often, for so long, while it isn't held open, is a log.
 _APPENDED: Final = 4
@@ -28,6 +29,7 @@ class SaveFolder:
         printed: returns the file with the command's latest report.
         copies: a folder on the same disk, for copies.
         tree: returns the command's processes.
+        only_models: whether other things are in it, too, so that only files of models count.
     """
 
     def __init__(
@@ -36,10 +38,13 @@ class SaveFolder:
         printed: Callable[[], Path],
         copies: Path,
         tree: Callable[[], Iterable[psutil.Process]],
+        *,
+        only_models: bool,
     ) -> None:
         self.path = path
         self._printed = printed
         self._copies_in = copies
+        self._only_models = only_models
         self._copies: list[Path] = []
         self._changes = Changes(path)
         self._open = OpenFiles(path, tree)
@@ -56,9 +61,10 @@ class SaveFolder:
         self._note_growth(state)
         return {name: it for name, it in state.items() if self._counts(name)}
 
-    def changed(self) -> list[Path]:
-        """Return the files that are new or changed since the last call of `take`."""
-        return [path for path in self._changes.since() if self._counts(str(path))]
+    def changed(self, state: State | None = None) -> list[Path]:
+        """Return the files that are new or changed since `take` was called, up to a `state`."""
+        changed = self._changes.since(state)
+        return [path for path in changed if self._counts(str(path))]
 
     def take(self, state: State | None = None) -> list[Path]:
         """Return the files that are new or changed since the last call, up to a `state`."""
@@ -105,6 +111,8 @@ class SaveFolder:
 
     def _counts(self, name: str) -> bool:
         """Return whether a file is a part of saves, and no log."""
+        if self._only_models and Path(name).suffix not in MODEL_SUFFIXES:
+            return False
         return name not in self._appended and str(Path(name).resolve()) not in self._open.logs
 
     def name(self, path: Path) -> str:
@@ -138,6 +146,12 @@ class SaveFolder:
                 else:
                     os.link(path, target)
         return copy
+
+    def whole(self) -> Path:
+        """Return the folder, or a copy of the files that count if it has others."""
+        if not self._only_models:
+            return self.path
+        return self.copy(self.state(), overwritten={""})  # loose files may be written in place
 
     def in_copy(self, copy: Path, paths: Sequence[Path]) -> list[Path]:
         """Return where files of the folder are in a copy of it."""

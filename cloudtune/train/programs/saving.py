@@ -84,6 +84,7 @@ class Saving:
         folder: its folder of checkpoints.
         readings: its reports.
         copies: a folder on the same disk, for copies.
+        only_models: whether only files of models are saves there.
     """
 
     def __init__(
@@ -93,10 +94,13 @@ class Saving:
         readings: Readings | MetricFiles,
         *,
         copies: Path,
+        only_models: bool,
     ) -> None:
         self._command = command
         self._readings = readings
-        self._folder = SaveFolder(folder, lambda: readings.path, copies, command.tree)
+        self._folder = SaveFolder(
+            folder, lambda: readings.path, copies, command.tree, only_models=only_models
+        )
         self._shapes = SaveShapes()
         self.order = SaveOrder()
         self._epoch = 0  # the last one before the report at which it is halted
@@ -135,6 +139,7 @@ class Saving:
             self._await_first_save(reported)
         if self._folder.being_written():
             self._folder.wait_closed(self._command.stopping)
+        state = self._folder.state()  # what is written from here on is not of an epoch before
         written = self._folder.changed()
         last = self._folder.written_last()
         if coming := list(self._readings.more()):
@@ -144,7 +149,7 @@ class Saving:
         if written and self.order.after is None:
             newest = max(map(written_at, written))
             if not self.order.has_reported and newest < reported - self.order.epoch_seconds / 2:
-                self._folder.take()  # what it writes when it starts is no checkpoint
+                self._folder.take(state)  # what it writes when it starts is no checkpoint
                 written = []
             else:
                 times = [at for at in map(written_at, last) if at]  # some are gone by now
@@ -164,7 +169,7 @@ class Saving:
                     return Halted()  # it may belong to either epoch: the next looks will show
 
         if not written or (self.order.after and not last and not was_settled):
-            self._folder.take()  # it is of the epoch before
+            self._folder.take(state)  # it is of the epoch before
             if coming := self._await_save():
                 return self._overtaken(coming)
         return self._halt_after_save() if self.order.after else self._halt_before_save()
@@ -314,13 +319,14 @@ class Saving:
         later += map(Path, self._folder.being_written())
         begun = {self._folder.name(path) for path in later if path.is_file()}
         old = {name: it for name, it in state.items() if self._folder.name(Path(name)) not in begun}
+        saved = self._folder.changed(before) if before else []
         written = self._folder.take(old)
         self._is_settled = True
         if not begun:
             return Halted(self._checkpoint(written), coming, stands=True)
         self._command.go_on()
         copy = self._copy_without(begun, old, written)
-        checkpoint = None if copy is None else self._checkpoint(written, copy)
+        checkpoint = None if copy is None else self._checkpoint(saved or written, copy)
         return Halted(checkpoint, coming)
 
     def _copy_without(
@@ -347,4 +353,4 @@ class Saving:
             tell(f"epoch {self._epoch + 1} is not saved: {damaged.name} {what}")
             return None
         self._shapes.learn(map(self._folder.name, written))
-        return Checkpoint.from_directory(copy or self._folder.path)
+        return Checkpoint.from_directory(copy or self._folder.whole())

@@ -95,7 +95,8 @@ class WriteOrder:
         self._watch_log()
 
     def _watch(self, folder: Path) -> None:
-        for path in [folder, *(below for below in folder.rglob("*") if below.is_dir())]:
+        below = (path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())
+        for path in [folder, *below]:
             watch = _LIBC.inotify_add_watch(self._file, os.fsencode(path), _WRITES)
             if watch >= 0:
                 self._folders[watch] = path

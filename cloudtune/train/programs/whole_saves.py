@@ -9,6 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+# What files of models are called.
+MODEL_SUFFIXES: Final = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".npz", ".msgpack"),
+    *(".pkl", ".joblib", ".zip", ".onnx", ".tar", ".model", ".weights"),
+)
 _ZIP: Final = b"PK\x03\x04"
 # The seconds without a change after which a save is over that looks like no earlier one.
 _QUIET: Final = 2.5

@@ -17,13 +17,13 @@ from tests.train.sessions import place_of
 SCRIPT = """
 import json, pathlib, sys, time
 way = json.loads(sys.argv[1])
-out = pathlib.Path("out")
+out = pathlib.Path("." if way["beside"] else "out")
 done = 0
 whole = out if way["in_place"] else max(
-    (it for it in out.glob("checkpoint-*") if (it / f"f{way['files'] - 1}").exists()),
+    (it for it in out.glob("checkpoint-*") if (it / f"f{way['files'] - 1}.pt").exists()),
     key=lambda it: int(it.name.split("-")[1]), default=None)
-if way["resumes"] and whole is not None and (whole / "f0").exists():
-    done = int((whole / "f0").read_text().split()[0])
+if way["resumes"] and whole is not None and (whole / "f0.pt").exists():
+    done = int((whole / "f0.pt").read_text().split()[0])
 (out / "args.json").write_text(json.dumps(way))
 
 def save(epoch):
@@ -32,13 +32,16 @@ def save(epoch):
     for number in range(way["files"]):
         if number:
             time.sleep(way["gap"])
-        (folder / f"f{number}").write_text(f"{epoch} " * 3000)
+        (folder / f"f{number}.pt").write_text(f"{epoch} " * 3000)
 
 for epoch in range(done + 1, way["epochs"] + 1):
     time.sleep(way["seconds"])
     if way["before"]:
         save(epoch)
     print(f"epoch {epoch} value {epoch}", flush=True)
+    if way["beside"]:
+        with open("plot.csv", "a") as file:
+            print(epoch, pathlib.Path("data.txt").read_text(), file=file)
     if not way["before"]:
         save(epoch)
 """
@@ -57,6 +60,8 @@ class Way:
     resumes: bool = True
     pause: int = 0
     """The epoch at which it is paused for a while."""
+    beside: bool = False
+    """Whether it saves beside itself, where its data is and where it also writes a table."""
     kill: float = 0.0
     """The second at which it is ended, and begun again from its last checkpoint; 0: never."""
 
@@ -103,6 +108,7 @@ def drawn(seed: int) -> Way:
         epochs=luck.randint(4, 6),
         pause=luck.choice([0, 0, 2, 3]),
         kill=luck.choice([0.0, 0.0, round(luck.uniform(2.0, 12.0), 1)]),
+        beside=luck.random() < 0.3,
     )
 
 
@@ -112,6 +118,7 @@ def play(way: Way, folder: Path) -> Kept:
     code = folder / "code"
     code.mkdir(parents=True)
     (code / "main.py").write_text(SCRIPT)
+    (code / "data.txt").write_text("data")
     restore = None
     start = 0
     ends = [way.kill, 0.0] if way.kill else [0.0]
@@ -140,7 +147,11 @@ class _Session:
         text = json.dumps(asdict(way)).replace("{", "{{").replace("}", "}}")
         command = f"""sh -c 'exec "$@" >>"$0"' {self._log} python main.py '{text}'"""
         program = Program(
-            command, words_of(command), way.epochs, printed="value {value}", folder="out"
+            command,
+            words_of(command),
+            way.epochs,
+            printed="value {value}",
+            folder="." if way.beside else "out",
         )
         name = f"{folder.name}-{number}"
         storage = str(folder / "store")
@@ -183,6 +194,8 @@ def _found(copy: Path, way: Way) -> list[str]:
         folders = sorted(copy.glob("checkpoint-*"), key=lambda it: int(it.name.split("-")[1]))
         folder = folders[-1] if folders else copy
     texts = [
-        (folder / f"f{n}").read_text() for n in range(way.files) if (folder / f"f{n}").exists()
+        (folder / f"f{n}.pt").read_text()
+        for n in range(way.files)
+        if (folder / f"f{n}.pt").exists()
     ]
     return [text.split()[0] if text else "" for text in texts]

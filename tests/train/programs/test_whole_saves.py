@@ -17,6 +17,8 @@ WAYS = [
     Way(files=2, gap=1.0, seconds=0.5, before=True, in_place=True, epochs=3),
     Way(files=4, gap=0.6, seconds=1.0, before=False, in_place=False, epochs=4, kill=2.5),
     Way(files=1, gap=0.1, seconds=0.4, before=False, in_place=True, epochs=4, pause=2),
+    Way(files=2, gap=0.25, seconds=1.5, before=False, in_place=True, epochs=4, beside=True),
+    Way(files=2, gap=0.1, seconds=1.0, before=True, in_place=False, epochs=4, beside=True),
 ]
 
 
