@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from benchmarks.compare.sampler import TableSampler
-from cloudtune.experiment.search_space import Categories, Domain, LogUniform, RandInt
+from cloudtune.experiment.search_space import Categories, Domain, LogUniform, RandInt, Uniform
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.adaptive import Adaptive
@@ -95,6 +95,65 @@ def test_it_ranks_configurations_that_none_has_tried() -> None:
     result = ranking.of(fresh)
     assert rank_correlation(list(result), [quality(dict(config)) for config in fresh]) > 0.85
     assert 0.0 <= min(result) < max(result) <= 1.0
+
+
+NOISE: dict[str, Domain] = {f"noise{number}": Uniform(0, 1) for number in range(6)}
+WIDE = {**SPACE, **NOISE}
+
+
+def ranked_in(space: dict[str, Domain], *, shuffled: bool = False) -> tuple[Ranking, float]:
+    """Return a ranking of 60 configurations, and how well it ranks 200 others."""
+    configs = sample(space, COUNT, 3)
+    values = [quality(dict(config)) for config in configs]
+    if shuffled:
+        Random(0).shuffle(values)
+    order = sorted(values)
+    tried = [Score((order.index(value) + 0.5) / COUNT, 1.0) for value in values]
+    ranking = Ranking(configs, tried, axes_by_size(space))
+    fresh = sample(space, 200, 99)
+    expected = [quality(dict(config)) for config in fresh]
+    return ranking, rank_correlation(list(ranking.of(fresh)), expected)
+
+
+def test_axes_that_do_not_matter_get_little_weight() -> None:
+    ranking, correlation = ranked_in(WIDE)
+    weights = dict(zip(WIDE, ranking.weights, strict=True))
+    assert max(weights[name] for name in NOISE) < weights["lr"] / 2
+    assert correlation > 0.85
+    assert ranking.skill() > 0.8
+
+
+def test_many_axes_fit_no_chance() -> None:
+    ranking, _ = ranked_in(WIDE, shuffled=True)
+    assert trust_of(COUNT, ranking.skill()) < 0.1
+
+
+def test_a_fit_begins_with_the_weights_before() -> None:
+    ranking, _ = ranked_in(WIDE)
+    again = Ranking(CONFIGS, TRIED, AXES, [1.0, 2.0, 0.0], fit=False)
+    assert again.weights == [1.0, 2.0, 0.0]
+    configs = sample(WIDE, COUNT, 3)
+    tried = [Score(quality(dict(config)), 1.0) for config in configs]
+    assert len(Ranking(configs, tried, axes_by_size(WIDE), ranking.weights).weights) == len(WIDE)
+
+
+def test_regions_that_fail_are_avoided() -> None:
+    """Half of the learning rates crash after an epoch that looks better than the others do."""
+    rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(WIDE, 300, 5))]
+    sampler = Adaptive(TableSampler(rows, "random", 0, 80), "max")
+    crashed = []
+    while (trial := sampler.ask()) is not None:
+        lr = trial.config["lr"]
+        assert isinstance(lr, float)
+        crashed.append(lr > 1e-2)
+        sampler.tell(trial, 1, 0.5 + 0.1 * crashed[-1])
+        if crashed[-1]:
+            sampler.tell(trial, 1, None)
+        else:
+            for epoch in range(2, 6):
+                sampler.tell(trial, epoch, 0.5 + 0.1 * epoch)
+    assert sum(crashed[:20]) > 6
+    assert sum(crashed[40:]) / 40 < 0.3, "half of them would by chance"
 
 
 def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
