@@ -8,13 +8,12 @@ are recommendations (`trust_of`).
 from __future__ import annotations
 
 import itertools
-from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from cloudtune.strategies.samplers.axes import label
-from cloudtune.strategies.samplers.ranking import Ranking, scores, trust_of
+from cloudtune.strategies.samplers.ranking import Ranking, certainty, scores, trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from cloudtune.strategies.samplers.ranking import Score
 
 # The model of this run names the best of this many candidates.
-DRAWN = 24
+DRAWN = 8
 # Fewer trials than this say nothing about a model's skill.
-FEWEST = 10
+FEWEST = 15
 # The trust is computed again once the number of results has grown by this factor.
 _GROWTH = 1.1
 
@@ -65,8 +64,9 @@ class _Model:
     a space in which near configurations differ is drawn from at random, as without a model.
     """
 
-    def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int) -> None:
+    def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int, last: int) -> None:
         self._axes = axes
+        self._last = last
         self._candidates = candidates
         self._chance = np.random.default_rng((seed, 2))
         self._ranking: Ranking | None = None
@@ -94,23 +94,25 @@ class _Model:
         if fit:
             self._fitted = len(trials)
         self._ranking = Ranking(configs, results, self._axes, before, fit=fit)
-        certainty = fmean(score.weight for score in results)
-        self.trust = trust_of(len(trials), self._ranking.skill() * certainty)
+        sure = certainty(results, self._last)
+        self.trust = trust_of(len(trials), self._ranking.skill() * sure)
 
 
 class Adaptive:
     """A sampler of which some configurations are those that this run's results recommend.
 
     It passes results on, so that a sampler that learns does so from all trials. The first
-    `initial` trials are the sampler's own.
+    `initial` trials are the sampler's own. `last` is the last epoch of a whole training.
     """
 
-    def __init__(self, sampler: Candidates, mode: Mode, *, seed: int = 0, initial: int = 0) -> None:
+    def __init__(
+        self, sampler: Candidates, mode: Mode, last: int, *, seed: int = 0, initial: int = 0
+    ) -> None:
         self._sampler = sampler
         self._mode = mode
         self._initial = initial
         self._candidates = sampler.candidates()
-        self._model = _Model(sampler.axes, self._candidates, seed)
+        self._model = _Model(sampler.axes, self._candidates, seed, last)
         self._given: set[tuple[tuple[str, object], ...]] = set()
         self._trials: dict[TrialId, Trial] = {}
         self._histories: dict[TrialId, dict[int, float]] = {}

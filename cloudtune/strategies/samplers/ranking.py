@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -48,11 +49,12 @@ _UNLISTED = -1.0
 class Score(NamedTuple):
     """How well a trial did, or would have done, against the others of its run; 0 to 1.
 
-    `weight` is how well its last epoch predicted the results of those that continued.
+    `weight` is how well its last `epoch` predicted the results of those that continued.
     """
 
     value: float
     weight: float
+    epoch: int
 
 
 def scores(
@@ -86,9 +88,29 @@ def scores(
             scored[number] = weight * merged + (1.0 - weight) * scored.get(number, 0.5)
     share = len(scored) / len(best) if best else 0.0
     return [
-        Score(1.0 - share * (1.0 - scored[n]), weights[n]) if n in scored else Score(0.0, 1.0)
-        for n in range(len(best))
+        Score(1.0 - share * (1.0 - scored[n]), weights[n], end) if end else Score(0.0, 1.0, 0)
+        for n, end in enumerate(lasts)
     ]
+
+
+def certainty(results: Sequence[Score], last: int) -> float:
+    """Return how well scores predict those at the `last` epoch of a whole training: 0 to 1.
+
+    Nothing was seen beyond the furthest epoch. Each doubling from there on counts as those before
+    it, by the geometric mean of what they predicted; before there are any, as `_USUAL`. Without
+    that, a run's first epochs would be trusted most: no later result contradicts them yet.
+    """
+    furthest = max((score.epoch for score in results), default=0)
+    if furthest == 0:
+        return 0.0
+    early = [score for score in results if 0 < score.epoch < furthest]
+    predicted = math.log(_USUAL)
+    if early:
+        doublings = math.fsum(math.log2(furthest / score.epoch) for score in early)
+        predicted = math.fsum(math.log(score.weight) for score in early) / doublings
+    unseen = math.log2(max(1.0, last / furthest))
+    seen = fmean(score.weight for score in results)
+    return seen * math.exp(predicted * unseen)
 
 
 def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> float:

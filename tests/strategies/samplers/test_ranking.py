@@ -15,6 +15,7 @@ from cloudtune.strategies.samplers.ranking import (
     MOST,
     Ranking,
     Score,
+    certainty,
     rank_correlation,
     scores,
     trust_of,
@@ -36,7 +37,7 @@ def quality(config: dict[str, object]) -> float:
 
 COUNT = 60
 CONFIGS = sorted(sample(SPACE, COUNT, 3), key=lambda config: quality(dict(config)))
-TRIED = [Score(place / (COUNT - 1), 1.0) for place in range(COUNT)]
+TRIED = [Score(place / (COUNT - 1), 1.0, 1) for place in range(COUNT)]
 
 
 def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
@@ -71,6 +72,18 @@ def test_a_first_epoch_that_foretells_nothing_counts_little() -> None:
     spread = max(item.value for item in short) - min(item.value for item in short)
     assert spread < max(values) - min(values)
     assert min(values) < sum(item.value for item in short) / len(short), "going on was mere luck"
+
+
+def test_first_epochs_are_believed_once_later_ones_agree() -> None:
+    histories, _ = halved(tells=True)
+    early = [{1: history[1]} for history in histories]
+    known = certainty(scores(histories, "max"), 9)
+    assert certainty(scores(early, "max"), 9) < 0.6 < 0.8 < known
+    assert certainty(scores(early, "max"), 1) == 1.0, "the first epoch is the last"
+    misled, _ = halved(tells=False)
+    assert certainty(scores(misled, "max"), 9) < known / 2
+    assert certainty(scores(misled, "max"), 81) < certainty(scores(misled, "max"), 9)
+    assert certainty(scores([{}], "max"), 9) == certainty([], 9) == 0.0
 
 
 def test_a_trial_that_failed_or_diverged_is_the_worst() -> None:
@@ -108,7 +121,7 @@ def ranked_in(space: dict[str, Domain], *, shuffled: bool = False) -> tuple[Rank
     if shuffled:
         Random(0).shuffle(values)
     order = sorted(values)
-    tried = [Score((order.index(value) + 0.5) / COUNT, 1.0) for value in values]
+    tried = [Score((order.index(value) + 0.5) / COUNT, 1.0, 1) for value in values]
     ranking = Ranking(configs, tried, axes_by_size(space))
     fresh = sample(space, 200, 99)
     expected = [quality(dict(config)) for config in fresh]
@@ -133,14 +146,14 @@ def test_a_fit_begins_with_the_weights_before() -> None:
     again = Ranking(CONFIGS, TRIED, AXES, [1.0, 2.0, 0.0], fit=False)
     assert again.weights == [1.0, 2.0, 0.0]
     configs = sample(WIDE, COUNT, 3)
-    tried = [Score(quality(dict(config)), 1.0) for config in configs]
+    tried = [Score(quality(dict(config)), 1.0, 1) for config in configs]
     assert len(Ranking(configs, tried, axes_by_size(WIDE), ranking.weights).weights) == len(WIDE)
 
 
 def test_regions_that_fail_are_avoided() -> None:
     """Half of the learning rates crash after an epoch that looks better than the others do."""
     rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(WIDE, 300, 5))]
-    sampler = Adaptive(TableSampler(rows, "random", 0, 80), "max")
+    sampler = Adaptive(TableSampler(rows, "random", 0, 80), "max", 5)
     crashed = []
     while (trial := sampler.ask()) is not None:
         lr = trial.config["lr"]
@@ -170,7 +183,7 @@ def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
 def test_a_tables_rows_are_named_as_the_model_proves(sound: bool) -> None:
     rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(SPACE, 120, 5))]
     chance = Random(1)
-    sampler = Adaptive(TableSampler(rows, "random", 0, 60), "max")
+    sampler = Adaptive(TableSampler(rows, "random", 0, 60), "max", 1)
     given = []
     while (trial := sampler.ask()) is not None:
         given.append(trial)
