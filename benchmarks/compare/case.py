@@ -134,7 +134,7 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
         random_fraction=random_fraction,
     )
     if kind == ADAPTIVE and drawn.axes:
-        return Adaptive(drawn, mode, seed=case.seed)
+        return Adaptive(drawn, mode, benchmark.curves.max_epochs, seed=case.seed)
     return drawn
 
 

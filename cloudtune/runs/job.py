@@ -291,7 +291,9 @@ def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
             first=experiment.first_configs,
         )
     if kind == ADAPTIVE and learns:
-        return Adaptive(drawn, mode, seed=experiment.seed, initial=len(experiment.initial))
+        first = len(experiment.initial)
+        last = experiment.span.max
+        return Adaptive(drawn, mode, last, seed=experiment.seed, initial=first)
     return drawn
 
 

@@ -191,7 +191,7 @@ def test_an_earlier_run_names_configurations_of_the_good_branch(space: Space) ->
     assert axes["optimizer/name"] == ListedValues(("sgd", "adam", None))
     assert axes["optimizer/lr"] == NumberLine(1e-5, 1.0, log=True)
     assert axes["optimizer/decay/kind"] == ListedValues(("cosine", None))
-    sampler = Adaptive(SpaceSampler(space, most=60), "max")
+    sampler = Adaptive(SpaceSampler(space, most=60), "max", 1)
     given = []
     while (trial := sampler.ask()) is not None:
         given.append(trial.config["optimizer/name"])

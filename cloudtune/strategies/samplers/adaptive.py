@@ -8,13 +8,12 @@ are recommendations (`trust_of`).
 from __future__ import annotations
 
 import itertools
-from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from cloudtune.strategies.samplers.axes import label
-from cloudtune.strategies.samplers.ranking import Ranking, rank_correlation, scores, trust_of
+from cloudtune.strategies.samplers.ranking import Ranking, certainty, scores, trust_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 # The model of this run names the best of this many candidates.
 DRAWN = 8
 # Fewer trials than this say nothing about a model's skill.
-FEWEST = 6
+FEWEST = 15
 # The trust is computed again once the number of results has grown by this factor.
 _GROWTH = 1.1
 
@@ -65,11 +64,13 @@ class _Model:
     a space in which near configurations differ is drawn from at random, as without a model.
     """
 
-    def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int) -> None:
+    def __init__(self, axes: Axes, candidates: Sequence[Config], seed: int, last: int) -> None:
         self._axes = axes
+        self._last = last
         self._candidates = candidates
         self._chance = np.random.default_rng((seed, 2))
         self._ranking: Ranking | None = None
+        self._fitted = 0  # to how many trials the weights of axes were fitted
         self.trust = 0.0
 
     def best(self, is_free: Callable[[int], bool]) -> int | None:
@@ -85,31 +86,37 @@ class _Model:
 
     def learn(self, trials: Sequence[Trial], results: Sequence[Score]) -> None:
         """Learn from the scores of these trials, and update the trust."""
-        if len(trials) < FEWEST:
+        if len(trials) < FEWEST or not self._axes or not self._candidates:
             return
-        self._ranking = Ranking([trial.config for trial in trials], results, self._axes)
-        values = [score.value for score in results]
-        correlation = rank_correlation(self._ranking.left_out().tolist(), values)
-        certainty = fmean(score.weight for score in results)
-        self.trust = trust_of(len(trials), correlation * certainty)
+        before = self._ranking.weights if self._ranking else None
+        configs = [trial.config for trial in trials]
+        fit = len(trials) > self._fitted * _GROWTH
+        if fit:
+            self._fitted = len(trials)
+        self._ranking = Ranking(configs, results, self._axes, before, fit=fit)
+        sure = certainty(results, self._last)
+        self.trust = trust_of(len(trials), self._ranking.skill() * sure)
 
 
 class Adaptive:
     """A sampler of which some configurations are those that this run's results recommend.
 
     It passes results on, so that a sampler that learns does so from all trials. The first
-    `initial` trials are the sampler's own.
+    `initial` trials are the sampler's own. `last` is the last epoch of a whole training.
     """
 
-    def __init__(self, sampler: Candidates, mode: Mode, *, seed: int = 0, initial: int = 0) -> None:
+    def __init__(
+        self, sampler: Candidates, mode: Mode, last: int, *, seed: int = 0, initial: int = 0
+    ) -> None:
         self._sampler = sampler
         self._mode = mode
         self._initial = initial
         self._candidates = sampler.candidates()
-        self._model = _Model(sampler.axes, self._candidates, seed)
+        self._model = _Model(sampler.axes, self._candidates, seed, last)
         self._given: set[tuple[tuple[str, object], ...]] = set()
         self._trials: dict[TrialId, Trial] = {}
         self._histories: dict[TrialId, dict[int, float]] = {}
+        self._failed: set[TrialId] = set()
         self._due = 0.0
         self._results = self._measured = 0
         if hasattr(sampler, "explore"):
@@ -148,7 +155,9 @@ class Adaptive:
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         self._results += 1
         history = self._histories.setdefault(trial.id, {})
-        if value is not None:
+        if value is None:
+            self._failed.add(trial.id)
+        else:
             history[epoch] = value
         self._trials.setdefault(trial.id, trial)
         self._sampler.tell(trial, epoch, value)
@@ -159,5 +168,6 @@ class Adaptive:
         if heard < 2 or self._results <= self._measured * _GROWTH:
             return
         self._measured = self._results
-        results = scores(list(self._histories.values()), self._mode)
+        failed = [name in self._failed for name in self._histories]
+        results = scores(list(self._histories.values()), self._mode, failed)
         self._model.learn([self._trials[name] for name in self._histories], results)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,9 +26,19 @@ if TYPE_CHECKING:
     Key: TypeAlias = tuple[int, float]
     Floats: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_REACH = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+# Half a trial of an average score is added to what is near a configuration.
 _PRIOR = 0.5
-_MIDDLE = 0.5
+# An axis without weight counts as one of this share of the usual weight.
+_LEAST = 0.125
+# No axis weighs more: trials a hundredth of its range apart are far from each other then.
+_MOST_WEIGHT = 128.0
+# The weights that all axes may have alike: trials are near if they are 1 / weight apart.
+_EQUAL = tuple(2.0**power for power in range(7))
+# Each doubling or halving of a weight must reduce the error by the share of half a trial.
+_DOUBT = 0.5
+# Weights are fitted to at most this many trials.
+_FITTED = 160
+_ROUNDS = 2
 _WIDER = 4.0
 _AS_IF = 5.0
 # How well an epoch usually predicts the rest; it counts as `_AS_IF` more trials that continued.
@@ -38,24 +49,35 @@ _UNLISTED = -1.0
 class Score(NamedTuple):
     """How well a trial did, or would have done, against the others of its run; 0 to 1.
 
-    `weight` is how well its last epoch predicted the results of those that continued.
+    `weight` is how well its last `epoch` predicted the results of those that continued.
     """
 
     value: float
     weight: float
+    epoch: int
 
 
-def scores(histories: Sequence[Mapping[int, float]], mode: Mode) -> list[Score]:
+def scores(
+    histories: Sequence[Mapping[int, float]], mode: Mode, failed: Sequence[bool] = ()
+) -> list[Score]:
     """Return the score of each trial of a run.
 
     `histories` are their metrics by epoch; an empty one belongs to a failed trial, whose score is
-    0. Trials with equally many epochs are compared at that epoch, by their best so far. Trials that
+    0. One that `failed` later, or diverged, stays as good as it was: it is compared with all that
+    trained on, and falls behind those that have become better.
+
+    Trials with equally many epochs are compared at that epoch, by their best so far. Trials that
     ended at an epoch rank behind the others as far as that epoch predicts what comes later: by its
     rank correlation among those that continued. If it predicts nothing, those that continued are
     like any sample of all trials, and the others are average.
     """
     best = [_running_best(history, mode) for history in histories]
     lasts = [max(history, default=0) for history in best]
+    furthest = max(lasts, default=0)
+    for number, history in enumerate(histories):
+        over = bool(failed) and failed[number]
+        if lasts[number] and (over or not math.isfinite(history[max(history)])):
+            lasts[number] = furthest
     scored: dict[int, float] = {}  # of trials that reached the epoch
     weights: dict[int, float] = {}
     for last in sorted(set(lasts) - {0}, reverse=True):
@@ -66,9 +88,29 @@ def scores(histories: Sequence[Mapping[int, float]], mode: Mode) -> list[Score]:
             scored[number] = weight * merged + (1.0 - weight) * scored.get(number, 0.5)
     share = len(scored) / len(best) if best else 0.0
     return [
-        Score(1.0 - share * (1.0 - scored[n]), weights[n]) if n in scored else Score(0.0, 1.0)
-        for n in range(len(best))
+        Score(1.0 - share * (1.0 - scored[n]), weights[n], end) if end else Score(0.0, 1.0, 0)
+        for n, end in enumerate(lasts)
     ]
+
+
+def certainty(results: Sequence[Score], last: int) -> float:
+    """Return how well scores predict those at the `last` epoch of a whole training: 0 to 1.
+
+    Nothing was seen beyond the furthest epoch. Each doubling from there on counts as those before
+    it, by the geometric mean of what they predicted; before there are any, as `_USUAL`. Without
+    that, a run's first epochs would be trusted most: no later result contradicts them yet.
+    """
+    furthest = max((score.epoch for score in results), default=0)
+    if furthest == 0:
+        return 0.0
+    early = [score for score in results if 0 < score.epoch < furthest]
+    predicted = math.log(_USUAL)
+    if early:
+        doublings = math.fsum(math.log2(furthest / score.epoch) for score in early)
+        predicted = math.fsum(math.log(score.weight) for score in early) / doublings
+    unseen = math.log2(max(1.0, last / furthest))
+    seen = fmean(score.weight for score in results)
+    return seen * math.exp(predicted * unseen)
 
 
 def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> float:
@@ -165,43 +207,68 @@ def trust_of(results: int, correlation: float) -> float:
 class Ranking:
     """Ranks configurations by the scores of tried ones.
 
-    A score is the mean of all tried ones, weighted by their weights and by
-    1 / (1 + (gap / h)^2)^2; h is the value that best predicts each tried one from the others. Half
-    a trial of an average score is added, so that many good ones beat a lucky one. Each axis has
+    A prediction is a mean of the tried scores, weighted by their weights and by
+    1 / (1 + gap)^2, where the gap of two configurations is the sum over the axes of
+    (weight x distance)^2: an axis of weight 0 doesn't matter. There are two such means, and they
+    count alike: one weighs all axes alike, the other has the weights that best predict each tried
+    score from the others. Few trials say too little for the second alone. Its weights start from
+    `before`, those of an earlier fit, which stay as they are unless it is to `fit` again. Half a
+    trial of an average score is added, so that many good trials beat a lucky one. Each axis has
     length 1; different labels, or a value that only one of the two has, are 1 apart.
     """
 
-    def __init__(self, configs: Sequence[Config], tried: Sequence[Score], axes: Axes) -> None:
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        tried: Sequence[Score],
+        axes: Axes,
+        before: Sequence[float] | None = None,
+        *,
+        fit: bool = True,
+    ) -> None:
         self._axes = dict(axes)
+        self._labels = [isinstance(axis, ListedValues) for axis in self._axes.values()]
         self._columns = self._placed(configs)
         self._scores = np.array([score.value for score in tried])
-        self._weights = np.array([score.weight for score in tried])
-        gaps = _gaps(self._columns, self._columns, self._labels)
-        np.fill_diagonal(gaps, np.inf)
-        errors = [
-            ((self._means(gaps, reach) - self._scores) ** 2 * self._weights).sum()
-            for reach in _REACH
-        ]
-        self._reach = _REACH[int(np.argmin(errors))]
-        self._left_out = self._means(gaps, self._reach)
+        self._trusts = np.array([score.weight for score in tried])
+        self._mean = float(np.average(self._scores, weights=self._trusts + 1e-9))
+        drawn = np.random.default_rng(len(configs)).permutation(len(configs))
+        chosen = np.sort(drawn[:_FITTED])
+        self._fitted_scores = self._scores[chosen]
+        columns = self._columns[:, chosen]
+        squares = _squares(columns, columns, self._labels)
+        fitting = _Fit(squares, self._scores[chosen], self._trusts[chosen])
+        self.equal = fitting.best_equal()
+        self.weights = list(before) if before and not fit else fitting.fitted(self.equal, before)
+        both = [fitting.left_out(fitting.gaps(w)) for w in (self.equal, self.weights)]
+        self._left_out = np.mean(both, axis=0)
 
     def of(self, configs: Sequence[Config]) -> Floats:
-        gaps = _gaps(self._placed(configs), self._columns, self._labels)
-        return self._means(gaps, self._reach)
+        squares = _squares(self._placed(configs), self._columns, self._labels)
+        both = [self._means(squares, weights) for weights in (self.equal, self.weights)]
+        return np.asarray(np.mean(both, axis=0))
 
-    def left_out(self) -> Floats:
-        """Return the score of each tried configuration as predicted by all the others."""
-        return self._left_out
-
-    def _means(self, gaps: Floats, reach: float) -> Floats:
-        weights = self._weights / (1.0 + (gaps / reach) ** 2) ** 2
-        total = weights @ self._scores + _PRIOR * _MIDDLE
-        means: Floats = total / (weights.sum(axis=1) + _PRIOR)
+    def _means(self, squares: Floats, weights: Sequence[float]) -> Floats:
+        gaps = np.tensordot(np.square(weights), squares, 1)
+        near = self._trusts / (1.0 + gaps) ** 2
+        total = near @ self._scores + _PRIOR * self._mean
+        means: Floats = total / (near.sum(axis=1) + _PRIOR)
         return means
 
-    @property
-    def _labels(self) -> list[bool]:
-        return [isinstance(axis, ListedValues) for axis in self._axes.values()]
+    def skill(self) -> float:
+        """Return the rank correlation of the scores with what the others predict for them.
+
+        It is reduced as the adjusted coefficient of determination is, by a parameter for each axis
+        whose weight isn't the usual one: many of them would fit any few trials.
+        """
+        count = len(self._fitted_scores)
+        seen = rank_correlation(self._left_out.tolist(), self._fitted_scores.tolist())
+        usual = float(np.median(self.weights))
+        moved = sum(weight != usual for weight in self.weights)
+        if seen <= 0 or count <= moved + 1:
+            return min(seen, 0.0)
+        unexplained = (1 - seen**2) * (count - 1) / (count - 1 - moved)
+        return math.sqrt(max(0.0, 1 - unexplained))
 
     def _placed(self, configs: Sequence[Config]) -> Floats:
         """Return the places of configurations: a row for each axis, nan if they have no value."""
@@ -209,6 +276,76 @@ class Ranking:
             [_place(axis, config, name) for config in configs] for name, axis in self._axes.items()
         ]
         return np.array(rows, dtype=float).reshape(len(self._axes), len(configs))
+
+
+class _Fit:
+    """Finds the weights of axes: those with the smallest error of each trial, left out."""
+
+    def __init__(self, squares: Floats, scores: Floats, trusts: Floats) -> None:
+        self._squares = squares
+        self._scores = scores
+        self._trusts = trusts
+        # What all the others have on average: without it, a good trial that is left out would
+        # lower its own prediction.
+        others = max(1e-9, trusts.sum()) - trusts
+        self._others = (float(trusts @ scores) - trusts * scores) / np.maximum(others, 1e-9)
+
+    def gaps(self, weights: Sequence[float]) -> Floats:
+        gaps: Floats = np.tensordot(np.square(weights), self._squares, 1)
+        return gaps
+
+    def left_out(self, gaps: Floats) -> Floats:
+        """Return by how much each trial differs from the mean, as predicted by all the others."""
+        near = self._trusts / (1.0 + gaps) ** 2
+        np.fill_diagonal(near, 0.0)
+        total = near.sum(axis=1)
+        means: Floats = (near @ self._scores - total * self._others) / (total + _PRIOR)
+        return means
+
+    def best_equal(self) -> list[float]:
+        """Return the weight that all axes have with the smallest error."""
+        count = len(self._squares)
+        choices = [[weight] * count for weight in _EQUAL]
+        return min(choices, key=lambda weights: self._error(self.gaps(weights), weights))
+
+    def fitted(self, equal: list[float], before: Sequence[float] | None) -> list[float]:
+        """Return the best weights, one axis after the other, from equal ones or those before."""
+        count = len(self._squares)
+        starts = [equal] + ([list(before)] if before else [])
+        weights = min(starts, key=lambda weights: self._error(self.gaps(weights), weights))
+        least = self._error(self.gaps(weights), weights)
+        for _ in range(_ROUNDS):
+            for factor in (0.5, 2.0):
+                scaled = [weight * factor for weight in weights]
+                error = self._error(self.gaps(scaled), scaled)
+                if error < least:
+                    weights, least = scaled, error
+            for axis in range(count):
+                weights, least = self._improved(weights, least, axis)
+        return weights
+
+    def _improved(self, weights: list[float], least: float, axis: int) -> tuple[list[float], float]:
+        gaps = self.gaps(weights)
+        own = weights[axis]
+        usual = float(np.median(weights))
+        best = own
+        for weight in (0.0, own / 2, own * 2, usual):
+            if weight == own or weight > _MOST_WEIGHT:
+                continue
+            moved = [*weights[:axis], weight, *weights[axis + 1 :]]
+            if not any(moved):
+                continue
+            error = self._error(gaps + (weight**2 - own**2) * self._squares[axis], moved)
+            if error < least:
+                best, least = weight, error
+        return [*weights[:axis], best, *weights[axis + 1 :]], least
+
+    def _error(self, gaps: Floats, weights: Sequence[float]) -> float:
+        wrong = self.left_out(gaps) - (self._scores - self._others)
+        error = float((np.square(wrong) * self._trusts).sum()) / max(1e-9, self._trusts.sum())
+        usual = float(np.median(weights)) or max(weights)
+        changes = np.abs(np.log2(np.maximum(np.divide(weights, usual), _LEAST))).sum()
+        return float(error * (1.0 + _DOUBT / len(self._scores) * float(changes)))
 
 
 def _place(axis: Axis, config: Config, name: str) -> float:
@@ -228,12 +365,12 @@ def _place(axis: Axis, config: Config, name: str) -> float:
     return math.log(value / axis.low) / math.log(axis.high / axis.low) if value > 0 else math.nan
 
 
-def _gaps(left: Floats, right: Floats, labels: Sequence[bool]) -> Floats:
-    """Return the distances between two sets of configurations, as rows and columns."""
-    total = np.zeros((left.shape[1], right.shape[1]))
-    for row, column, label in zip(left, right, labels, strict=True):
+def _squares(left: Floats, right: Floats, labels: Sequence[bool]) -> Floats:
+    """Return the squared distances of two sets of configurations: on each axis, by row, column."""
+    squares = np.empty((left.shape[0], left.shape[1], right.shape[1]))
+    for axis, (row, column) in enumerate(zip(left, right, strict=True)):
         away = np.abs(row[:, np.newaxis] - column[np.newaxis, :])
-        if label:
+        if labels[axis]:
             away = ((away > 0) | (row[:, np.newaxis] == _UNLISTED)).astype(float)
-        total += np.where(np.isnan(away), 1.0, away) ** 2
-    return np.sqrt(total)
+        squares[axis] = np.where(np.isnan(away), 1.0, away) ** 2
+    return squares

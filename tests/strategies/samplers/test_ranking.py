@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from benchmarks.compare.sampler import TableSampler
-from cloudtune.experiment.search_space import Categories, Domain, LogUniform, RandInt
+from cloudtune.experiment.search_space import Categories, Domain, LogUniform, RandInt, Uniform
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.samplers.adaptive import Adaptive
@@ -15,6 +15,7 @@ from cloudtune.strategies.samplers.ranking import (
     MOST,
     Ranking,
     Score,
+    certainty,
     rank_correlation,
     scores,
     trust_of,
@@ -36,7 +37,7 @@ def quality(config: dict[str, object]) -> float:
 
 COUNT = 60
 CONFIGS = sorted(sample(SPACE, COUNT, 3), key=lambda config: quality(dict(config)))
-TRIED = [Score(place / (COUNT - 1), 1.0) for place in range(COUNT)]
+TRIED = [Score(place / (COUNT - 1), 1.0, 1) for place in range(COUNT)]
 
 
 def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
@@ -73,6 +74,18 @@ def test_a_first_epoch_that_foretells_nothing_counts_little() -> None:
     assert min(values) < sum(item.value for item in short) / len(short), "going on was mere luck"
 
 
+def test_first_epochs_are_believed_once_later_ones_agree() -> None:
+    histories, _ = halved(tells=True)
+    early = [{1: history[1]} for history in histories]
+    known = certainty(scores(histories, "max"), 9)
+    assert certainty(scores(early, "max"), 9) < 0.6 < 0.8 < known
+    assert certainty(scores(early, "max"), 1) == 1.0, "the first epoch is the last"
+    misled, _ = halved(tells=False)
+    assert certainty(scores(misled, "max"), 9) < known / 2
+    assert certainty(scores(misled, "max"), 81) < certainty(scores(misled, "max"), 9)
+    assert certainty(scores([{}], "max"), 9) == certainty([], 9) == 0.0
+
+
 def test_a_trial_that_failed_or_diverged_is_the_worst() -> None:
     result = scores([{1: 0.5, 2: 0.6}, {}, {1: 0.4}, {1: math.nan}, {1: 0.9, 2: 0.95}], "max")
     values = [item.value for item in result]
@@ -97,6 +110,65 @@ def test_it_ranks_configurations_that_none_has_tried() -> None:
     assert 0.0 <= min(result) < max(result) <= 1.0
 
 
+NOISE: dict[str, Domain] = {f"noise{number}": Uniform(0, 1) for number in range(6)}
+WIDE = {**SPACE, **NOISE}
+
+
+def ranked_in(space: dict[str, Domain], *, shuffled: bool = False) -> tuple[Ranking, float]:
+    """Return a ranking of 60 configurations, and how well it ranks 200 others."""
+    configs = sample(space, COUNT, 3)
+    values = [quality(dict(config)) for config in configs]
+    if shuffled:
+        Random(0).shuffle(values)
+    order = sorted(values)
+    tried = [Score((order.index(value) + 0.5) / COUNT, 1.0, 1) for value in values]
+    ranking = Ranking(configs, tried, axes_by_size(space))
+    fresh = sample(space, 200, 99)
+    expected = [quality(dict(config)) for config in fresh]
+    return ranking, rank_correlation(list(ranking.of(fresh)), expected)
+
+
+def test_axes_that_do_not_matter_get_little_weight() -> None:
+    ranking, correlation = ranked_in(WIDE)
+    weights = dict(zip(WIDE, ranking.weights, strict=True))
+    assert max(weights[name] for name in NOISE) < weights["lr"] / 2
+    assert correlation > 0.85
+    assert ranking.skill() > 0.8
+
+
+def test_many_axes_fit_no_chance() -> None:
+    ranking, _ = ranked_in(WIDE, shuffled=True)
+    assert trust_of(COUNT, ranking.skill()) < 0.1
+
+
+def test_a_fit_begins_with_the_weights_before() -> None:
+    ranking, _ = ranked_in(WIDE)
+    again = Ranking(CONFIGS, TRIED, AXES, [1.0, 2.0, 0.0], fit=False)
+    assert again.weights == [1.0, 2.0, 0.0]
+    configs = sample(WIDE, COUNT, 3)
+    tried = [Score(quality(dict(config)), 1.0, 1) for config in configs]
+    assert len(Ranking(configs, tried, axes_by_size(WIDE), ranking.weights).weights) == len(WIDE)
+
+
+def test_regions_that_fail_are_avoided() -> None:
+    """Half of the learning rates crash after an epoch that looks better than the others do."""
+    rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(WIDE, 300, 5))]
+    sampler = Adaptive(TableSampler(rows, "random", 0, 80), "max", 5)
+    crashed = []
+    while (trial := sampler.ask()) is not None:
+        lr = trial.config["lr"]
+        assert isinstance(lr, float)
+        crashed.append(lr > 1e-2)
+        sampler.tell(trial, 1, 0.5 + 0.1 * crashed[-1])
+        if crashed[-1]:
+            sampler.tell(trial, 1, None)
+        else:
+            for epoch in range(2, 6):
+                sampler.tell(trial, epoch, 0.5 + 0.1 * epoch)
+    assert sum(crashed[:20]) > 6
+    assert sum(crashed[40:]) / 40 < 0.3, "half of them would by chance"
+
+
 def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
     ranking = Ranking(CONFIGS, TRIED, AXES)
     odd: list[dict[str, object]] = [
@@ -111,7 +183,7 @@ def test_values_that_are_missing_or_unlisted_are_far_away() -> None:
 def test_a_tables_rows_are_named_as_the_model_proves(sound: bool) -> None:
     rows = [Trial(f"r{n}", config) for n, config in enumerate(sample(SPACE, 120, 5))]
     chance = Random(1)
-    sampler = Adaptive(TableSampler(rows, "random", 0, 60), "max")
+    sampler = Adaptive(TableSampler(rows, "random", 0, 60), "max", 1)
     given = []
     while (trial := sampler.ask()) is not None:
         given.append(trial)
