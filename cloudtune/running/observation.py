@@ -20,7 +20,7 @@ from ruamel.yaml.error import YAMLError
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.sent_files import copy_sent_files, left_out_hint
-from cloudtune.running.dry_run import exception_of, needs_gpu, script_error
+from cloudtune.running.dry_run import needs_gpu, script_error
 from cloudtune.script import help_hook
 from cloudtune.script.command_check import search_path
 from cloudtune.script.drafts import Measure, Shown
@@ -30,6 +30,7 @@ from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
+from cloudtune.train.programs.output_lines import last_traceback
 from cloudtune.train.programs.site_hooks import install_hook
 from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
@@ -50,7 +51,8 @@ _END_SECONDS: Final = 1.5
 # As a worker: the first to be killed where memory is short.
 _PROTECTED: Final = 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"'
 _HYDRA: Final = re.compile(r"powered by hydra|== Config ==", re.IGNORECASE)
-_TRACEBACK: Final = "Traceback (most recent call last):"
+# Hydra has an exception of its own for it.
+_NO_FILE: Final = re.compile(r"FileNotFoundError|MissingConfigException")
 _MODULE: Final = re.compile(r"No module named '(\w+)")
 _USAGE_ERROR: Final = re.compile(r"^\S+: error: .+", re.MULTILINE)
 _USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
@@ -118,11 +120,12 @@ def _help(program: Invocation, folder: Path) -> tuple[Help, str]:
 def _configuration(program: Invocation, folder: Path) -> Iterator[Option]:
     """Yield the settings of a program of hydra's."""
     log = folder.parent / "configuration"
-    process = _start(program, ["--cfg", "job"], folder, log, program.variables)
+    printed = folder.parent / "configuration.yaml"
+    # Apart from the warnings that it prints as well.
+    process = _start(program, ["--cfg", "job"], folder, log, program.variables, printed=printed)
     code = _wait(process, _HELP_SECONDS)
-    text = _text(log)
     with contextlib.suppress(YAMLError):
-        configuration = YAML(typ="safe").load(text)
+        configuration = YAML(typ="safe").load(_text(printed))
         if code == 0 and isinstance(configuration, Mapping):
             yield from read_configuration(configuration)
             return
@@ -179,7 +182,10 @@ def _start(
     folder: Path,
     log: Path,
     variables: Mapping[str, str],
+    *,
+    printed: Path | None = None,
 ) -> subprocess.Popen[bytes]:
+    """Start a program; its output goes to `log`, or what isn't an error to `printed`."""
     command = [*program.command, *words]
     environment = {
         **os.environ,
@@ -191,15 +197,15 @@ def _start(
         "MPLBACKEND": "Agg",
         **variables,
     }
-    with log.open("wb") as file:
+    with log.open("wb") as file, (printed or log).open("ab") as output:
         return subprocess.Popen(
             ["/bin/sh", "-c", _PROTECTED, "sh", *command],
             cwd=folder,
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=file if printed else subprocess.STDOUT,
         )
 
 
@@ -234,10 +240,9 @@ def _failure(
     """Return how a program failed: the place in its own files, or its last lines."""
     source = program.folder
     text = _text(log).replace(str(folder), str(source)).rstrip()
-    _, raised, trace = text.rpartition(_TRACEBACK)
-    error = exception_of(trace)
+    error, trace = last_traceback(text)
     usage = _USAGE_ERROR.search(text)
-    if raised:
+    if trace:
         what = script_error(error, trace, source)
     elif usage:
         what = usage[0]
@@ -252,11 +257,10 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
     missing = _MODULE.search(error)
     if missing:
         for folder in program.folders_with(missing[1]):
-            script = program.script.resolve().relative_to(folder)
-            return f"; {missing[1]} is in {folder}: cd {folder}; cloudtune init {script}"
-    if "FileNotFoundError" in error:
+            return f"; {missing[1]} is in {folder}: {_init_from(folder, program)}"
+    if _NO_FILE.search(error):
         copied = f"; only files in {program.folder.resolve()} are copied"
-        return left_out_hint(error, program.folder) or copied
+        return left_out_hint(error, program.folder) or copied + _from_project(program)
     if needs_gpu(error):
         return "; it is tried without a GPU: give the option that has it train on a CPU"
     if _USAGE.search(text):
@@ -267,6 +271,18 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
             f"{program.name} --NAME={{NAME}} and what it prints, docs/commands.md"
         )
     return ""
+
+
+def _from_project(program: Invocation) -> str:
+    """Return how to copy a project's other files, if a program is called from a part of it."""
+    project = program.project
+    if project is None or project == program.folder.resolve():
+        return ""
+    return f"; to copy those of {project}: {_init_from(project, program)}"
+
+
+def _init_from(folder: Path, program: Invocation) -> str:
+    return f"cd {folder}; cloudtune init {program.script.resolve().relative_to(folder)}"
 
 
 class _Trial:

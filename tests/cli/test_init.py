@@ -15,7 +15,7 @@ from cloudtune.api.scripts import draft_script
 from cloudtune.errors import UsageError
 from cloudtune.running.dry_run import try_script
 from cloudtune.runs import home
-from cloudtune.script.guesses import GAP
+from cloudtune.script.guesses import GAP, rank
 from cloudtune.script.options import UNKNOWN, read_help
 from cloudtune.script.printed_lines import LinePattern
 from tests.bench import Bench, called
@@ -200,6 +200,7 @@ CONFIG = "optimizer:\\n  lr: 0.1\\ndata:\\n  batch_size: 64\\nmax_epochs: 3\\n"
 if "--help" in sys.argv:
     print(f"main is powered by Hydra.\\n\\n== Config ==\\n{CONFIG}")
 elif sys.argv[1:] == ["--cfg", "job"]:
+    print("main.py:8: Hydra14MigrationWarning: \\nversion_base isn't: specified.", file=sys.stderr)
     print(CONFIG)
 else:
     values = dict(word.split("=") for word in sys.argv[1:])
@@ -420,6 +421,39 @@ def test_a_program_of_a_project_is_called_from_its_top(
         draft_script(Path("main.py"), show=print)
 
 
+def test_a_project_has_the_files_that_a_part_of_it_lacks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As hydra's `config_path="../config"`."""
+    top = bench.folder
+    (top / ".git").mkdir()
+    (top / "scripts").mkdir()
+    (top / "size.txt").write_text("4")
+    size = "from pathlib import Path; size = Path(__file__).parents[1].joinpath('size.txt')\n"
+    program = PROGRAM.replace("import argparse", f"{size}size.read_text()\nimport argparse")
+    (top / "scripts/main.py").write_text(program % "print('val acc', acc)")
+    monkeypatch.chdir(top / "scripts")
+    with pytest.raises(UsageError, match=rf"of {top}: cd {top}; cloudtune init scripts/main.py"):
+        draft_script(Path("main.py"), show=print)
+    monkeypatch.chdir(top)
+    assert draft_script(Path("scripts/main.py"), show=print).metric == "val_acc"
+
+
+def test_modules_on_ones_own_path_are_found_elsewhere_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.folder / "nets").mkdir()
+    (bench.folder / "nets/deep.py").touch()
+    program = PROGRAM.replace("import argparse", "import argparse, deep")
+    (bench.folder / "main.py").write_text(program % "print('val acc', acc)")
+    monkeypatch.setenv("PYTHONPATH", f"{bench.folder}/nets:/of/this/machine")
+    bench.here("init", "main.py").succeeded()
+    experiment = load_experiment(bench.folder / "experiment.yaml", {})
+    assert experiment.env == {"PYTHONPATH": "nets"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert try_script(experiment).reported
+
+
 def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: Bench) -> None:
     folder = bench.folder / "other"
     folder.mkdir()
@@ -455,6 +489,12 @@ def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     experiment = load_experiment(path, {})
     assert experiment.train == "python main.py --epochs 4 --lr {lr}"
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
+
+
+def test_a_mean_of_an_epoch_comes_before_a_batch() -> None:
+    """As Lightning names them."""
+    names = ["valid_loss_step", "valid_loss_epoch", "train_loss_epoch", "episodic_return"]
+    assert sorted(names, key=rank)[:2] == ["valid_loss_epoch", "valid_loss_step"]
 
 
 def test_reports_of_every_few_epochs(bench: Bench) -> None:

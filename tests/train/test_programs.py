@@ -218,7 +218,8 @@ time.sleep(600)
 
 
 def test_a_crash_shows_its_code_and_last_lines(tmp_path: Path) -> None:
-    script = "import sys\nprint('loads')\nraise ValueError('CUDA out of memory, sort of')"
+    advice = "import atexit; atexit.register(print, 'Set FULL_ERROR=1 for more.')"  # as hydra's
+    script = f"{advice}\nprint('loads')\nraise ValueError('CUDA out of memory, sort of')"
     it = trial(tmp_path, script, "python main.py", program={"file": "m"})
     with pytest.raises(CommandFailedError) as caught:
         it.run()
@@ -485,6 +486,38 @@ for epoch in range(1, 4):
 
     it.run(each=keep)
     assert kept == {1: "1", 2: "2", 3: "3"}
+
+
+def test_a_log_of_reports_among_the_checkpoints_is_no_save(tmp_path: Path) -> None:
+    """As Lightning's: it saves, appends its numbers, and goes on to append those of batches."""
+    script = """
+import csv, json, pathlib, time
+folder = pathlib.Path("out/version_0")
+folder.mkdir()
+def write(**row):
+    with (folder / "metrics.jsonl").open("a") as file:
+        print(json.dumps(row), file=file)
+for epoch in range(3):
+    for batch in range(10):
+        write(step=batch, loss=1.0)
+        (folder / "events.out.tfevents.1.here").open("ab").write(b"x")
+        time.sleep(0.1)
+    for old in folder.glob("*.ckpt"):
+        old.unlink()
+    (folder / f"epoch={epoch}.ckpt").write_text(str(epoch))
+    time.sleep(0.2)
+    write(epoch=epoch, accuracy=epoch)
+"""
+    reads = {"file": "out/version_*/metrics.jsonl", "folder": "out"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    kept: dict[int, list[str]] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+            kept[report.epoch] = [path.name for path in Path(folder).rglob("*.ckpt")]
+
+    it.run(each=keep)
+    assert kept == {1: ["epoch=0.ckpt"], 2: ["epoch=1.ckpt"], 3: ["epoch=2.ckpt"]}
 
 
 def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:

@@ -99,7 +99,12 @@ class Saving:
         self._command = command
         self._readings = readings
         self._folder = SaveFolder(
-            folder, lambda: readings.path, copies, command.tree, only_models=only_models
+            folder,
+            lambda: readings.path,
+            readings.is_log,
+            copies,
+            command.tree,
+            only_models=only_models,
         )
         self._shapes = SaveShapes()
         self.order = SaveOrder()
