@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -254,10 +255,8 @@ def _failure(
 
 def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> str:
     """Return what to do about a program's error, or ""."""
-    missing = _MODULE.search(error)
-    if missing:
-        for folder in program.folders_with(missing[1]):
-            return f"; {missing[1]} is in {folder}: {_init_from(folder, program)}"
+    if missing := _MODULE.search(error):
+        return _missing_module(program, missing[1])
     if _NO_FILE.search(error):
         copied = f"; only files in {program.folder.resolve()} are copied"
         return left_out_hint(error, program.folder) or copied + _from_project(program)
@@ -271,6 +270,12 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
             f"{program.name} --NAME={{NAME}} and what it prints, docs/commands.md"
         )
     return ""
+
+
+def _missing_module(program: Invocation, name: str) -> str:
+    for folder in program.folders_with(name):
+        return f"; {name} is in {folder}: {_init_from(folder, program)}"
+    return f"; {name} isn't installed for {sys.executable}"
 
 
 def _from_project(program: Invocation) -> str:

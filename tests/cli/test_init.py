@@ -99,6 +99,12 @@ for epoch in range(options.epochs):
         ("print({'epoch': 1, 'dev_auc': acc})", "dev_auc", 0.25),
         ("print('val loss: ' + str(loss))", "val_loss", 1.5e-5),
         ("print(f'Train Loss: {lr} Vali Loss: {loss} Test Loss: {acc}')", "vali_loss", 1.5e-5),
+        ("print(f'took {0.31 + epoch}s val_loss {loss} at {1.5 + epoch}it/s')", "val_loss", 1.5e-5),
+        (
+            "print(f'\\r{epoch}: 3/3 [0:01<0:00, {1.5 + epoch}it/s, val_loss={loss}, step=3]')",
+            "val_loss",
+            1.5e-5,
+        ),
         (
             "print(f'value_loss {lr} latest_loss {lr} episodic_return {acc}')",
             "episodic_return",
@@ -419,6 +425,11 @@ def test_a_program_of_a_project_is_called_from_its_top(
     monkeypatch.chdir(top / "tools")
     with pytest.raises(UsageError, match=r"nets is in .*: cd .*; cloudtune init tools/main.py"):
         draft_script(Path("main.py"), show=print)
+
+
+def test_a_package_that_is_not_installed_is_named(bench: Bench) -> None:
+    (bench.folder / "main.py").write_text("import no_such_package\n")
+    bench.here("init", "main.py").refused("; no_such_package isn't installed for ")
 
 
 def test_a_project_has_the_files_that_a_part_of_it_lacks(
