@@ -54,7 +54,7 @@ _PROTECTED: Final = 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"'
 _HYDRA: Final = re.compile(r"powered by hydra|== Config ==", re.IGNORECASE)
 # Hydra has an exception of its own for it.
 _NO_FILE: Final = re.compile(r"FileNotFoundError|MissingConfigException")
-_MODULE: Final = re.compile(r"No module named '(\w+)")
+_MODULE: Final = re.compile(r"No module named '([\w.]+)")
 _USAGE_ERROR: Final = re.compile(r"^\S+: error: .+", re.MULTILINE)
 _USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
 # The commands of a command line that trains.
@@ -133,11 +133,12 @@ def _configuration(program: Invocation, folder: Path) -> Iterator[Option]:
     raise UsageError(_failure(program, ["--cfg", "job"], code, folder, log))
 
 
-def watch(program: Invocation, last: int | None) -> Shown:
+def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) -> Shown:
     """Train with a program's defaults for up to a minute, and return what it showed.
 
-    `last` is its last epoch, if that is known. It runs in a temporary copy of the files that
-    instances get, on this machine's CPUs, and is ended with its children.
+    `last` is its last epoch, if that is known; `folders` are those that its options name. It runs
+    in a temporary copy of the files that instances get, on this machine's CPUs, and is ended with
+    its children.
 
     Raises:
         UsageError: it failed; the message has its last lines.
@@ -162,7 +163,7 @@ def watch(program: Invocation, last: int | None) -> Shown:
             measures=tuple(measures),
             ended=code == 0,
             epochs=named.pop() if len(named) == 1 else last,
-            folder=_common_folder(saved, program.folder),
+            folder=_common_folder(saved, program.folder, folders),
             saved=saved[-1].as_posix() if saved else "",
         )
 
@@ -273,7 +274,7 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
 
 
 def _missing_module(program: Invocation, name: str) -> str:
-    for folder in program.folders_with(name):
+    for folder in program.folders_with(name.partition(".")[0]):
         return f"; {name} is in {folder}: {_init_from(folder, program)}"
     return f"; {name} isn't installed for {sys.executable}"
 
@@ -434,10 +435,16 @@ def _is_data(path: PurePosixPath) -> bool:
     return any(part.lower() in {"data", "datasets", "dataset", ".cache"} for part in path.parts)
 
 
-def _common_folder(saved: Sequence[PurePosixPath], source: Path) -> str:
-    """Return the folder of a program's own that has what it saved; "" if there is none."""
+def _common_folder(saved: Sequence[PurePosixPath], source: Path, named: Sequence[str] = ()) -> str:
+    """Return the folder of a program's own that has what it saved; "" if there is none.
+
+    A folder that an option has `named` is the same for all trials, whatever digits are in its name.
+    """
     if not saved:
         return ""
+    for folder in map(PurePosixPath, named):
+        if folder.parts and all(path.is_relative_to(folder) for path in saved):
+            return folder.as_posix()
     common: list[str] = []
     for parts in zip(*(path.parts[:-1] for path in saved), strict=False):
         if len(set(parts)) > 1 or _VARIABLE.search(parts[0]):

@@ -555,6 +555,16 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     assert (experiment.checkpoints.folder, experiment.can_resume) == ("out", True)
 
 
+def test_a_folder_that_an_option_names_may_have_digits(bench: Bench) -> None:
+    saves = "Path(options.ckpt_dir, str(epoch)).mkdir(parents=True)"
+    saves += "; Path(options.ckpt_dir, str(epoch), 'x.pt').touch(); print(f'val loss {epoch}')"
+    program = (PROGRAM % saves).replace(
+        "import argparse", "from pathlib import Path; import argparse"
+    )
+    text = drafted(bench, program.replace('"out"', '"model-64"')).read_text()
+    assert "checkpoints: {folder: model-64, resumes: false}  # model-64/1/x.pt" in text
+
+
 def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench: Bench) -> None:
     script = Path(shutil.copy(EXAMPLES / "smudged/train.py", tmp_path))
     path = tmp_path / "experiment.yaml"
