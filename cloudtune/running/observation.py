@@ -442,9 +442,9 @@ def _common_folder(saved: Sequence[PurePosixPath], source: Path, named: Sequence
     """
     if not saved:
         return ""
-    for folder in map(PurePosixPath, named):
-        if folder.parts and all(path.is_relative_to(folder) for path in saved):
-            return folder.as_posix()
+    for name in map(PurePosixPath, named):
+        if name.parts and all(path.is_relative_to(name) for path in saved):
+            return name.as_posix()
     common: list[str] = []
     for parts in zip(*(path.parts[:-1] for path in saved), strict=False):
         if len(set(parts)) > 1 or _VARIABLE.search(parts[0]):
