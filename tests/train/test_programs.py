@@ -488,6 +488,31 @@ for epoch in range(1, 4):
     assert kept == {1: "1", 2: "2", 3: "3"}
 
 
+def test_a_save_that_begins_late_is_waited_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtune.train.programs.saving._PATIENCE", 0.3)
+    script = """
+import time
+for epoch in range(1, 5):
+    time.sleep(2.0)
+    print("accuracy", epoch)
+    time.sleep(1.0)
+    open("out/state", "w").write(str(epoch))
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    kept: dict[int, str] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        if report.checkpoint is not None:
+            with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+                kept[report.epoch] = Path(folder, "state").read_text()
+
+    it.run(until=4, last=4, each=keep)
+    assert kept == {2: "2", 3: "3", 4: "4"}
+
+
 def test_a_log_of_reports_among_the_checkpoints_is_no_save(tmp_path: Path) -> None:
     """As Lightning's: it saves, appends its numbers, and goes on to append those of batches."""
     script = """

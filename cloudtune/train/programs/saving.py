@@ -28,8 +28,10 @@ from cloudtune.train.storage import tell
 
 # Seconds between two looks at its folder.
 _POLL: Final = 0.02
-# Maximum seconds from a script's report until it begins to save.
+# Maximum seconds from a script's report until it begins to save, until one has begun later.
 _PATIENCE: Final = 10.0
+# The same after the latest one: so many times as long as that took.
+_LATER: Final = 1.5
 # The same where no save after a report was seen: a quarter of an epoch, but for short epochs, whose
 # next save may come soon, this long or half an epoch.
 _SHORTEST_PATIENCE: Final = 0.5
@@ -108,6 +110,8 @@ class Saving:
         )
         self._shapes = SaveShapes()
         self.order = SaveOrder()
+        self._patience = _PATIENCE
+        self._reported = math.inf  # when it reported last, in Unix time
         self._epoch = 0  # the last one before the report at which it is halted
         self._is_settled = False  # whether its last save was seen to be whole: what's new is later
         self._resting: State = {}  # the folder as it was when a save last changed
@@ -139,6 +143,7 @@ class Saving:
         was_settled = self._is_settled and reports == 1  # so what is new is this report's
         self._is_settled = False
         reported = written_at(self._readings.path)
+        before, self._reported = self._reported, reported
         unseen = self.order.unseen
         if not self.order.has_reported:
             self._await_first_save(reported)
@@ -175,6 +180,8 @@ class Saving:
 
         if not written or (self.order.after and not last and not was_settled):
             self._folder.take(state)  # it is of the epoch before
+            late = min(map(written_at, written), default=-math.inf) - before
+            self._patience = max(self._patience, _LATER * late)
             if coming := self._await_save():
                 return self._overtaken(coming)
         return self._halt_after_save() if self.order.after else self._halt_before_save()
@@ -239,7 +246,7 @@ class Saving:
     def _await_save(self) -> list[Reading]:
         """Leave it time to begin a save after its report; return the reports that come instead."""
         took = self.order.epoch_seconds
-        patience = _PATIENCE
+        patience = self._patience
         if not self.order.after:
             patience = min(_PATIENCE, max(took / 4, min(took / 2, _SHORTEST_PATIENCE)))
         give_up = time.monotonic() + patience
