@@ -284,6 +284,23 @@ def test_a_script_may_end_before_the_last_epoch(
     assert it.epochs == [1]
 
 
+def test_what_a_script_says_last_is_of_its_last_steps(tmp_path: Path) -> None:
+    """As of reinforcement learning, whose episodes end where they end; its summary is no report."""
+    script = """
+for step in (110, 250, 290):
+    print(f"step {step} accuracy {step / 1000}")
+print("best: step 110 accuracy 0.9")
+"""
+    reads = {"printed": "step {step}.*?accuracy {accuracy}"}
+    it = trial(tmp_path, script, "python main.py", program=reads, progress=Progress("step", 100))
+    it.run()
+    assert [(it.epoch, it.metrics["accuracy"]) for it in it.reports] == [
+        (1, 0.11),
+        (2, 0.25),
+        (3, 0.29),
+    ]
+
+
 PRINTS = """
 import time
 for epoch in range(400):
@@ -330,7 +347,7 @@ with open("m", "w") as log:
     it = trial(tmp_path, script, "python main.py {steps}", program={"file": "m"}, progress=progress)
     it.run(until=99, last=9)
     reported = [(report.epoch, report.metrics["accuracy"]) for report in it.reports]
-    assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0)]
+    assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0), (4, 1900.0)]
 
 
 RETURNS = """
