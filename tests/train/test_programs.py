@@ -150,6 +150,7 @@ def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
     return Trial(folder, command, **more)
 
 
+PLACE = "accuracy {accuracy}"
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
@@ -528,6 +529,35 @@ for epoch in range(1, 5):
 
     it.run(until=4, last=4, each=keep)
     assert kept == {2: "2", 3: "3", 4: "4"}
+
+
+def test_a_report_in_the_midst_of_a_save_waits_for_its_end(tmp_path: Path) -> None:
+    """As of accelerate: a library prints each file that it saves, which ends the progress bar."""
+    script = """
+import pathlib, sys, time
+for epoch in range(1, 4):
+    time.sleep(1.0)
+    folder = pathlib.Path(f"out/checkpoint-{epoch}")
+    folder.mkdir()
+    print(f"\\r3/3 accuracy={epoch}", end="", flush=True)
+    (folder / "config.json").write_text("{}")
+    print("saved config.json", flush=True)
+    for name in ("model.bin", "optimizer.bin"):
+        time.sleep(0.1)
+        (folder / name).write_text(name)
+"""
+    it = trial(tmp_path, script, "python main.py", program={"printed": PLACE, "folder": "out"})
+    kept: dict[int, list[str]] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        assert report.checkpoint is not None
+        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+            saved = Path(folder, f"checkpoint-{report.epoch}")
+            kept[report.epoch] = sorted(path.name for path in saved.iterdir())
+
+    it.run(each=keep)
+    whole = ["config.json", "model.bin", "optimizer.bin"]
+    assert kept == {1: whole, 2: whole, 3: whole}
 
 
 def test_a_log_of_reports_among_the_checkpoints_is_no_save(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ class Saving:
         self._shapes = SaveShapes()
         self.order = SaveOrder()
         self._patience = _PATIENCE
+        self._reports_amid = False  # whether it has reported in the midst of a save
         self._reported = math.inf  # when it reported last, in Unix time
         self._epoch = 0  # the last one before the report at which it is halted
         self._is_settled = False  # whether its last save was seen to be whole: what's new is later
@@ -184,7 +185,36 @@ class Saving:
             self._patience = max(self._patience, _LATER * late)
             if coming := self._await_save():
                 return self._overtaken(coming)
-        return self._halt_after_save() if self.order.after else self._halt_before_save()
+        if self.order.after or self._is_amid_save(written, reported):
+            return self._halt_after_save()
+        return self._halt_before_save()
+
+    def _is_amid_save(self, written: Sequence[Path], reported: float) -> bool:
+        """Whether it reported in the midst of a save: other files of the same folder come at once.
+
+        As libraries print a line for each file that they save, which ends that of a progress bar.
+        """
+        names = {self._folder.name(path) for path in written}
+        begun = self._folder.units(self._just_before(written, reported))
+        if not begun or (self._shapes.knows(names) and not self._reports_amid):
+            return False
+        give_up = time.monotonic() + min(FIRST_PROMPT, self.order.epoch_seconds / 4)
+        while True:
+            new = [path for path in self._folder.changed() if self._folder.name(path) not in names]
+            if self._folder.units([*new, *self._folder.written_last()]) & begun:
+                self._reports_amid = True
+                return True
+            if not self._runs() or time.monotonic() > give_up:
+                return False
+            time.sleep(_POLL)
+
+    def _just_before(self, written: Sequence[Path], reported: float) -> list[Path]:
+        """Return the files in folders of a save that were written right before a report."""
+        return [
+            path
+            for path in written
+            if self._folder.unit(path) and -PROMPT <= written_at(path) - reported <= 0
+        ]
 
     def _runs(self) -> bool:
         return self._command.code() is None and not self._command.stopping()
@@ -323,6 +353,9 @@ class Saving:
         state = self._folder.state()
         if len(coming) == 1 and self._readings.is_last:
             later = self._folder.written_last()
+            if self._reports_amid:
+                reported = written_at(self._readings.path)
+                later += self._just_before(self._folder.changed(), reported)
         elif before:
             later = Changes.between(before, state)
         else:
@@ -332,6 +365,8 @@ class Saving:
         begun = {self._folder.name(path) for path in later if path.is_file()}
         old = {name: it for name, it in state.items() if self._folder.name(Path(name)) not in begun}
         saved = self._folder.changed(before) if before else []
+        if self._reports_amid:
+            saved = [path for path in saved if self._folder.name(path) not in begun]
         written = self._folder.take(old)
         self._is_settled = True
         if not begun:

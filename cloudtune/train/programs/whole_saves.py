@@ -53,9 +53,12 @@ class SaveShapes:
         names = list(names)
         if any(_LAST.fullmatch(name.rpartition("/")[2]) for name in names):
             return KNOWN_QUIET
+        return KNOWN_QUIET if self.knows(names) else max(_QUIET, took)
+
+    def knows(self, names: Iterable[str]) -> bool:
+        """Whether a save of these files looks like an earlier one, and not like a part of one."""
         shape = _shape(names)
-        is_part = any(shape < known for known in self._known)
-        return KNOWN_QUIET if shape in self._known and not is_part else max(_QUIET, took)
+        return shape in self._known and not any(shape < known for known in self._known)
 
 
 def _shape(names: Iterable[str]) -> Counter[str]:
