@@ -194,6 +194,9 @@ class Saving:
 
         As libraries print a line for each file that they save, which ends that of a progress bar.
         """
+        if unfinished(written) is not None:
+            self._reports_amid = True
+            return True
         names = {self._folder.name(path) for path in written}
         begun = self._folder.units(self._just_before(written, reported))
         if not begun or (self._shapes.knows(names) and not self._reports_amid):
