@@ -38,7 +38,7 @@ class RunLogs:
 
     def __init__(self, folder: Path) -> None:
         job = job_of_ledger(folder / home.LEDGER)
-        self.uri = f"{home.storage(job.experiment.storage).rstrip('/')}/{folder.name}/{LOGS}"
+        self.uri = f"{home.run_storage(job.experiment.storage, folder.name)}/{LOGS}"
         self._seen: dict[str, tuple[tuple[int, object], bytes]] = {}
         with storage_errors(self.uri):
             self._fs, self._root = filesystem(self.uri)

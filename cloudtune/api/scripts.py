@@ -139,7 +139,10 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     epochs = next((it.default for it in options if it.last_name in EPOCHS), None)
     last = int(epochs) if isinstance(epochs, int | float) and epochs >= 1 else None
     given = shlex.split(" ".join(outputs))
-    shown = watch(replace(program, words=(*program.words, *given)), last)
+    folders = [
+        it.default for it in options if it.last_name in SAVES and isinstance(it.default, str)
+    ]
+    shown = watch(replace(program, words=(*program.words, *given)), last, folders)
     parallel = any(mentions(program.folder, name) for name in _PARALLEL)
     return program_draft(program, fixed, options, shown, alone=not parallel)
 

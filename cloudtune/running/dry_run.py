@@ -368,11 +368,6 @@ def needs_gpu(error: str) -> bool:
     return _DEVICE.search(error) is not None
 
 
-def exception_of(trace: str) -> str:
-    """Return the first line of the exception that a traceback ends with."""
-    return next((line for line in trace.splitlines() if line[:1].strip()), "")
-
-
 def script_error(error: str, trace: str, code: Path) -> str:
     """Return the place of a script's error, and the last of its own lines in the traceback."""
     own: list[list[str]] = []  # lines by frame

@@ -123,7 +123,7 @@ def measure(
     with control.driving(folder, where_of(experiment)):
         header = {"measure": experiment.to_json()}
         swept = runner.go(policy, folder / MEASURE, header, on_event)
-    _clear_storage(f"{home.storage(experiment.storage).rstrip('/')}/{folder.name}")
+    _clear_storage(home.run_storage(experiment.storage, folder.name))
     try:
         policy.raise_if_failed()
     except CloudtuneError as error:

@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -20,7 +21,7 @@ from ruamel.yaml.error import YAMLError
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.sent_files import copy_sent_files, left_out_hint
-from cloudtune.running.dry_run import exception_of, needs_gpu, script_error
+from cloudtune.running.dry_run import needs_gpu, script_error
 from cloudtune.script import help_hook
 from cloudtune.script.command_check import search_path
 from cloudtune.script.drafts import Measure, Shown
@@ -30,6 +31,7 @@ from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
+from cloudtune.train.programs.output_lines import last_traceback
 from cloudtune.train.programs.site_hooks import install_hook
 from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
@@ -50,8 +52,9 @@ _END_SECONDS: Final = 1.5
 # As a worker: the first to be killed where memory is short.
 _PROTECTED: Final = 'echo 1000 >/proc/self/oom_score_adj 2>/dev/null; exec "$@"'
 _HYDRA: Final = re.compile(r"powered by hydra|== Config ==", re.IGNORECASE)
-_TRACEBACK: Final = "Traceback (most recent call last):"
-_MODULE: Final = re.compile(r"No module named '(\w+)")
+# Hydra has an exception of its own for it.
+_NO_FILE: Final = re.compile(r"FileNotFoundError|MissingConfigException")
+_MODULE: Final = re.compile(r"No module named '([\w.]+)")
 _USAGE_ERROR: Final = re.compile(r"^\S+: error: .+", re.MULTILINE)
 _USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
 # The commands of a command line that trains.
@@ -118,22 +121,24 @@ def _help(program: Invocation, folder: Path) -> tuple[Help, str]:
 def _configuration(program: Invocation, folder: Path) -> Iterator[Option]:
     """Yield the settings of a program of hydra's."""
     log = folder.parent / "configuration"
-    process = _start(program, ["--cfg", "job"], folder, log, program.variables)
+    printed = folder.parent / "configuration.yaml"
+    # Apart from the warnings that it prints as well.
+    process = _start(program, ["--cfg", "job"], folder, log, program.variables, printed=printed)
     code = _wait(process, _HELP_SECONDS)
-    text = _text(log)
     with contextlib.suppress(YAMLError):
-        configuration = YAML(typ="safe").load(text)
+        configuration = YAML(typ="safe").load(_text(printed))
         if code == 0 and isinstance(configuration, Mapping):
             yield from read_configuration(configuration)
             return
     raise UsageError(_failure(program, ["--cfg", "job"], code, folder, log))
 
 
-def watch(program: Invocation, last: int | None) -> Shown:
+def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) -> Shown:
     """Train with a program's defaults for up to a minute, and return what it showed.
 
-    `last` is its last epoch, if that is known. It runs in a temporary copy of the files that
-    instances get, on this machine's CPUs, and is ended with its children.
+    `last` is its last epoch, if that is known; `folders` are those that its options name. It runs
+    in a temporary copy of the files that instances get, on this machine's CPUs, and is ended with
+    its children.
 
     Raises:
         UsageError: it failed; the message has its last lines.
@@ -158,7 +163,7 @@ def watch(program: Invocation, last: int | None) -> Shown:
             measures=tuple(measures),
             ended=code == 0,
             epochs=named.pop() if len(named) == 1 else last,
-            folder=_common_folder(saved, program.folder),
+            folder=_common_folder(saved, program.folder, folders),
             saved=saved[-1].as_posix() if saved else "",
         )
 
@@ -179,7 +184,10 @@ def _start(
     folder: Path,
     log: Path,
     variables: Mapping[str, str],
+    *,
+    printed: Path | None = None,
 ) -> subprocess.Popen[bytes]:
+    """Start a program; its output goes to `log`, or what isn't an error to `printed`."""
     command = [*program.command, *words]
     environment = {
         **os.environ,
@@ -191,15 +199,15 @@ def _start(
         "MPLBACKEND": "Agg",
         **variables,
     }
-    with log.open("wb") as file:
+    with log.open("wb") as file, (printed or log).open("ab") as output:
         return subprocess.Popen(
             ["/bin/sh", "-c", _PROTECTED, "sh", *command],
             cwd=folder,
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=file if printed else subprocess.STDOUT,
         )
 
 
@@ -234,10 +242,9 @@ def _failure(
     """Return how a program failed: the place in its own files, or its last lines."""
     source = program.folder
     text = _text(log).replace(str(folder), str(source)).rstrip()
-    _, raised, trace = text.rpartition(_TRACEBACK)
-    error = exception_of(trace)
+    error, trace = last_traceback(text)
     usage = _USAGE_ERROR.search(text)
-    if raised:
+    if trace:
         what = script_error(error, trace, source)
     elif usage:
         what = usage[0]
@@ -249,14 +256,11 @@ def _failure(
 
 def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> str:
     """Return what to do about a program's error, or ""."""
-    missing = _MODULE.search(error)
-    if missing:
-        for folder in program.folders_with(missing[1]):
-            script = program.script.resolve().relative_to(folder)
-            return f"; {missing[1]} is in {folder}: cd {folder}; cloudtune init {script}"
-    if "FileNotFoundError" in error:
+    if missing := _MODULE.search(error):
+        return _missing_module(program, missing[1])
+    if _NO_FILE.search(error):
         copied = f"; only files in {program.folder.resolve()} are copied"
-        return left_out_hint(error, program.folder) or copied
+        return left_out_hint(error, program.folder) or copied + _from_project(program)
     if needs_gpu(error):
         return "; it is tried without a GPU: give the option that has it train on a CPU"
     if _USAGE.search(text):
@@ -267,6 +271,24 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
             f"{program.name} --NAME={{NAME}} and what it prints, docs/commands.md"
         )
     return ""
+
+
+def _missing_module(program: Invocation, name: str) -> str:
+    for folder in program.folders_with(name.partition(".")[0]):
+        return f"; {name} is in {folder}: {_init_from(folder, program)}"
+    return f"; {name} isn't installed for {sys.executable}"
+
+
+def _from_project(program: Invocation) -> str:
+    """Return how to copy a project's other files, if a program is called from a part of it."""
+    project = program.project
+    if project is None or project == program.folder.resolve():
+        return ""
+    return f"; to copy those of {project}: {_init_from(project, program)}"
+
+
+def _init_from(folder: Path, program: Invocation) -> str:
+    return f"cd {folder}; cloudtune init {program.script.resolve().relative_to(folder)}"
 
 
 class _Trial:
@@ -413,10 +435,16 @@ def _is_data(path: PurePosixPath) -> bool:
     return any(part.lower() in {"data", "datasets", "dataset", ".cache"} for part in path.parts)
 
 
-def _common_folder(saved: Sequence[PurePosixPath], source: Path) -> str:
-    """Return the folder of a program's own that has what it saved; "" if there is none."""
+def _common_folder(saved: Sequence[PurePosixPath], source: Path, named: Sequence[str] = ()) -> str:
+    """Return the folder of a program's own that has what it saved; "" if there is none.
+
+    A folder that an option has `named` is the same for all trials, whatever digits are in its name.
+    """
     if not saved:
         return ""
+    for name in map(PurePosixPath, named):
+        if name.parts and all(path.is_relative_to(name) for path in saved):
+            return name.as_posix()
     common: list[str] = []
     for parts in zip(*(path.parts[:-1] for path in saved), strict=False):
         if len(set(parts)) > 1 or _VARIABLE.search(parts[0]):

@@ -176,7 +176,7 @@ def _storage_of(folder: Path) -> str | None:
             with (folder / name).open(encoding="utf-8", errors="replace") as lines:
                 storage = dict(json.loads(lines.readline())[key]).get("storage")
             if isinstance(storage, str) and storage:
-                return f"{home.storage(storage).rstrip('/')}/{folder.name}"
+                return home.run_storage(storage, folder.name)
     return None
 
 

@@ -4,7 +4,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.resume import InFlight, replayed
 from cloudtune.errors import UsageError, shown
 from cloudtune.model.events import RunContinued
@@ -21,6 +20,7 @@ from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
 from cloudtune.runs.job import Job, job_of_ledger
+from cloudtune.runs.moved import entries_of
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,13 @@ def resume_job(
     job = job_of_ledger(ledger)
     with control.driving(folder, runner.where_of(job.experiment)):
         policy = job.policy()
-        left = replayed(policy, read_entries(ledger))
+        left = replayed(policy, entries_of(ledger, job))
         now = max(left.at, time.time() - job.began)
         within = further_limits(job, policy, left, further or Further(), now)
         more = 0 if further is None else further.more
         if within is not None and more:
             probe = job.policy()
-            replayed(probe, read_entries(ledger))
+            replayed(probe, entries_of(ledger, job))
             try_more(job, probe, RunContinued(now, within.deadline, within.budget, more))
         job = replace(job, limits=within or policy.limits)
         if not changed_script:

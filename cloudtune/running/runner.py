@@ -341,7 +341,7 @@ class Runner:
 
     @property
     def _storage(self) -> str:
-        return f"{home.storage(self.experiment.storage).rstrip('/')}/{self.run}"
+        return home.run_storage(self.experiment.storage, self.run)
 
     def _training(self) -> Training:
         losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)

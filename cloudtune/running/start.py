@@ -137,6 +137,8 @@ def resume_run(
             changed (which `changed_script` allows).
         CloudtuneError: as `run_experiment`; or its ledger can't be resumed.
     """
+    if folder.parent.resolve() != home.runs().resolve():  # `gc` must find what it rents
+        raise UsageError(f"{folder} isn't in {home.runs()}: move it there to resume it")
     ledger = folder / home.LEDGER
     job = job_of_ledger(ledger)
     own_values(job.experiment)

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from cloudtune.engine.ledger import DAMAGED
 from cloudtune.model.progress import BestResult
 from cloudtune.model.trial import nested, rank_key
 from cloudtune.policy.run import RunPolicy
+from cloudtune.runs.moved import Places
 from cloudtune.train.best import keep_best, note_of
 from cloudtune.train.checkpoint import CheckpointStore, read_manifest
 from cloudtune.train.storage import CheckpointError
@@ -97,7 +98,9 @@ def undelivered(folder: Path) -> str:
         return ""
 
 
-def delivered(folder: Path, best: BestResult, stored: str | None) -> DeliveredModel | None:
+def delivered(
+    folder: Path, best: BestResult, stored: str | None, places: Places
+) -> DeliveredModel | None:
     """Return what was delivered of a run whose best checkpoint is `stored`; None if nothing is."""
     # Records of versions before 0.3 only have the path and the checkpoint.
     of_best = {"trial": best.trial, "epoch": best.epoch, "metrics": {}}
@@ -106,6 +109,8 @@ def delivered(folder: Path, best: BestResult, stored: str | None) -> DeliveredMo
         delivery = DeliveredModel(**{**of_best, **record})
     except (OSError, *DAMAGED):
         return None
+    path, checkpoint = places.now(delivery.path), places.now(delivery.checkpoint)
+    delivery = replace(delivery, path=path, checkpoint=checkpoint)
     is_best = delivery.checkpoint == stored
     if not (is_best or delivery.why):
         return None

@@ -146,8 +146,8 @@ def run_folders() -> list[Path]:
 def find_run(run: str | None) -> Path:
     """Return the folder of a run, by id or by an unambiguous prefix; None means the last one.
 
-    An address, STORAGE/RUN, names a run that a head carries or has carried; its new records are
-    fetched.
+    A path names the folder of a run that was moved elsewhere. An address, STORAGE/RUN, names a run
+    that a head carries or has carried; its new records are fetched.
 
     Raises:
         UsageError: there is no such run, or several.
@@ -159,6 +159,8 @@ def find_run(run: str | None) -> Path:
 
     if run is not None and "://" in run:
         return adopt(run, runs())
+    if run is not None and "/" in run and (Path(run) / LEDGER).is_file():
+        return Path(run).resolve()
     for place in sorted(runs().glob(f"*/{REMOTE}")):
         if place.parent.name.startswith(run or ""):
             is_carried(place.parent)  # fetches its ledger, which may not be here yet
@@ -193,3 +195,8 @@ def storage(uri: str) -> str:
     if uri == DEFAULT_STORAGE:
         return str(home() / "storage")
     return str(Path(uri).expanduser().absolute())
+
+
+def run_storage(uri: str, run: str) -> str:
+    """Return where the checkpoints of a run go, in that storage."""
+    return f"{storage(uri).rstrip('/')}/{run}"

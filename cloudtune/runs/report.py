@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtune.clock import utc_date
-from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger, read_entries
+from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.accounting import Accounting, Amount, accounted
 from cloudtune.engine.record.gpu_series import gpu_shares
@@ -33,6 +33,7 @@ from cloudtune.runs import home
 from cloudtune.runs.delivery import DeliveredModel, deliver, delivered, undelivered
 from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
 from cloudtune.runs.job import Job, basis_of, job_of_ledger
+from cloudtune.runs.moved import Places, entries_of
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore, standing
@@ -182,7 +183,7 @@ def load(folder: Path) -> Report:
     """
     path = folder / home.LEDGER
     job = job_of_ledger(path)
-    entries = tuple(read_entries(path))
+    entries = tuple(entries_of(path, job))
     try:
         report = build(job, entries)
         to_json(report)  # so that damage shows here
@@ -197,7 +198,7 @@ def load(folder: Path) -> Report:
     return replace(
         report,
         kept=kept,
-        delivery=None if best is None else delivered(folder, best, kept),
+        delivery=None if best is None else delivered(folder, best, kept, Places.of(job)),
         undelivered=undelivered(folder),
         billed=billed,
         rescued=_rescued(folder, report.policy.best_lost or best),
@@ -212,7 +213,7 @@ def with_delivery(folder: Path, report: Report) -> Report:
     """
     if report.policy.best is None or report.kept is None:
         return report
-    uri = f"{home.storage(report.job.experiment.storage).rstrip('/')}/{report.job.run}"
+    uri = home.run_storage(report.job.experiment.storage, report.job.run)
     try:
         delivery = deliver(folder, report.policy, uri, report.kept)
     except CheckpointError as error:

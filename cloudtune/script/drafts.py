@@ -283,7 +283,10 @@ def usual_options(options: Sequence[Option]) -> list[Option]:
 def _variables(program: Invocation) -> Iterator[str]:
     for name, value in program.variables.items():
         modules = ", ".join(program.imports)
-        yield f"env: {{{name}: {value}}}  # it imports {modules} from this folder"
+        why = (
+            f"it imports {modules} from this folder" if modules else f"your {name}, in this folder"
+        )
+        yield f"env: {{{name}: {value}}}  # {why}"
 
 
 def _nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageError:

@@ -56,8 +56,9 @@ RESUMES: Final = (
 )
 
 
-# What is of many episodes or batches, and what is of the last alone.
-_MEANS: Final = ("mean", "average", "avg", "running")
+# What is of many episodes or batches, and what is of one alone; `_epoch`, `_step` are Lightning's.
+_MEANS: Final = re.compile("mean|average|avg|running|_epoch$")
+_SINGLES: Final = re.compile("last|_step$")
 
 
 class Rank(NamedTuple):
@@ -75,7 +76,7 @@ def rank(name: str) -> Rank:
     lower = name.lower()
     places = (place for place, words in enumerate(_HELD_OUT) if re.search(words, lower))
     held_out = next(places, len(_HELD_OUT))
-    single = 1 + ("last" in lower) - any(word in lower for word in _MEANS)
+    single = (_SINGLES.search(lower) is not None) - (_MEANS.search(lower) is not None)
     return Rank(not is_metric(lower), "train" in lower, held_out, single, not is_maximized(lower))
 
 

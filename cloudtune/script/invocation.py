@@ -1,7 +1,9 @@
 """How a program of the user's is called: from which folder, and with which words."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,10 +20,14 @@ def call_folder(script: Path) -> Path:
     """
     current = Path.cwd()
     own = script.resolve().parent
-    project = next((folder for folder in (own, *own.parents) if _is_project(folder)), own)
-    if own.is_relative_to(current) and current.is_relative_to(project):
+    if own.is_relative_to(current) and current.is_relative_to(_project(own) or own):
         return Path()
     return script.parent
+
+
+def _project(folder: Path) -> Path | None:
+    """Return the project that a folder is in, the nearest one."""
+    return next((above for above in (folder, *folder.parents) if _is_project(above)), None)
 
 
 def _is_project(folder: Path) -> bool:
@@ -51,6 +57,11 @@ class Invocation:
         return ["python", self.name, *self.words]
 
     @property
+    def project(self) -> Path | None:
+        """The project that it is in."""
+        return _project(self.folder.resolve())
+
+    @cached_property
     def imports(self) -> list[str]:
         """The modules of the folder that it imports, and that aren't beside it."""
         if self.folder.resolve() == self.script.resolve().parent:
@@ -64,8 +75,16 @@ class Invocation:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The variables with which it finds the modules that it imports."""
-        return {"PYTHONPATH": "."} if self.imports else {}
+        """The variables with which it finds the modules that it imports, wherever the folder is.
+
+        A PYTHONPATH of the user's own is that of this machine; what is in the folder comes along.
+        """
+        folder = self.folder.resolve()
+        own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        inside = [path for it in own if (path := Path(it).resolve()).is_relative_to(folder) and it]
+        paths = ["."] if self.imports else []
+        paths += [path.relative_to(folder).as_posix() for path in inside]
+        return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} if paths else {}
 
     def folders_with(self, module: str) -> Iterator[Path]:
         """Yield the folders above its own, in its project, that have a module."""

@@ -20,6 +20,11 @@ _NUMBER: Final = re.compile(
     r"(?<![\w.])[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)(?![\w]|\.\d)",
     re.IGNORECASE,
 )
+# What differs from line to line: numbers, and amounts such as 0.31s, 15ms/step and 1.57it/s.
+_UNIT: Final = r"(?:[a-z]+/[a-z]+|[mnuµ]?s|secs?|seconds?|m|mins?|h|hrs?|hours?|[kmgt]i?b?|b)"
+_VARYING: Final = re.compile(
+    rf"{_NUMBER.pattern}|(?<![\w.])\d[\d,]*\.?\d*{_UNIT}(?!\w)", re.IGNORECASE
+)
 # What libraries print around a number.
 _WRAPPER: Final = re.compile(r"(?:\w+\.)*(?:tensor|float\d*|array)\(\[?$")
 _WORD: Final = re.compile(r"[A-Za-z_@][\w@/.%-]*")
@@ -64,7 +69,7 @@ def labelled_numbers(text: str) -> list[Labelled]:
         lines = lines[:_LINES] + lines[-_LINES:]
     kinds: dict[tuple[str, int], list[_Number]] = defaultdict(list)
     for number, line in enumerate(lines):
-        kind = _NUMBER.sub("#", line)
+        kind = _VARYING.sub("#", line)
         for place, found in enumerate(_numbers(line, number)):
             kinds[kind, place].append(found)
     labelled: dict[str, Labelled] = {}
@@ -87,12 +92,13 @@ def _lines(text: str) -> list[str]:
 
 def _numbers(line: str, number: int) -> Iterator[_Number]:
     end = 0
-    for found in _NUMBER.finditer(line):
+    for found in _VARYING.finditer(line):
         before = _WRAPPER.sub("", line[end : found.start()])
         stop = end + len(before)
         separator = _SEPARATOR.search(before)
         label_end = stop if separator is None else end + separator.start()
-        if separator is not None and _WORD.search(line[end:label_end]):
+        is_labelled = separator is not None and _WORD.search(line[end:label_end])
+        if is_labelled and _NUMBER.fullmatch(found[0]):
             yield _Number(number, end, label_end, found[0])
         end = found.end()
 
@@ -152,7 +158,7 @@ def _patterns(line: str, number: _Number, labels: Sequence[str], name: str) -> I
         if not set(label) & set("{}\\"):
             yield f"{label} {{{name}}}"
     before = line[: number.end]
-    parts = [re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(part)) for part in _NUMBER.split(before)]
+    parts = [re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(part)) for part in _VARYING.split(before)]
     places = [r"\S+"] * (len(parts) - 1)
     pieces = [piece for pair in zip(parts, [*places, ""], strict=True) for piece in pair]
     # Braces would be places, and names of layers or models change.

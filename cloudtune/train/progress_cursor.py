@@ -27,6 +27,24 @@ class Progress:
     every: int = 1
     field: str | None = None
 
+    def place(self, metrics: Mapping[str, float], position: Mapping[str, Any]) -> float | None:
+        """Return where a report stands, in units; None if it says nothing of it.
+
+        Raises:
+            UsageError: the number can't be read.
+        """
+        where: float | None = position.get(self.unit)
+        if where is None and self.field is not None:
+            if self.field not in metrics:
+                raise UsageError(
+                    f"report() gave {{{', '.join(sorted(metrics))}}}; the experiment reads off "
+                    f"{self.field!r} where a report stands"
+                )
+            where = metrics[self.field]
+        if where is not None and not 0 <= where < math.inf:
+            raise UsageError(f"report() gave {self.unit} {where!r}; it is a number from 0 on")
+        return where
+
     def number(
         self, reported: int, metrics: Mapping[str, float], position: Mapping[str, Any]
     ) -> int | None:
@@ -38,17 +56,8 @@ class Progress:
         Raises:
             UsageError: the number can't be read.
         """
-        where = position.get(self.unit)
-        if where is None and self.field is not None:
-            if self.field not in metrics:
-                raise UsageError(
-                    f"report() gave {{{', '.join(sorted(metrics))}}}; the experiment reads off "
-                    f"{self.field!r} where a report stands"
-                )
-            where = metrics[self.field]
+        where = self.place(metrics, position)
         if where is None:
             return reported + 1
-        if not 0 <= where < math.inf:
-            raise UsageError(f"report() gave {self.unit} {where!r}; it is a number from 0 on")
         number = int(where // self.every)
         return number if number > reported else None

@@ -161,7 +161,9 @@ class Session:
     _kept: Mapping[str, float] | None = field(default=None, init=False)
     """The metrics of the last epoch, if the trial has its own checkpoint of it."""
     _between: Mapping[str, float] | None = field(default=None, init=False)
-    """The metrics of the last report that came no further than the one before."""
+    """The metrics of the last report, if it came further than the epoch, but not to the next."""
+    _place: float = field(default=0.0, init=False)
+    """Where the script stood at the epoch's report, by its own number."""
     _waiting: bool = field(default=False, init=False)
     _granted: int = field(default=0, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -288,9 +290,11 @@ class Session:
                 f"report() takes a checkpoint such as cloudtune.Checkpoint.from_directory(folder), "
                 f"not a {kind}"
             )
+        place = self.progress.place(numbers, position)
         number = self.progress.number(self.epoch, numbers, position)
         if number is None:
-            self._between = numbers
+            if self.epoch == 0 or (place or 0.0) > self._place:
+                self._between = numbers
             return
         if self.rank == 0 and self.metric_name and self.metric_name not in numbers:
             raise self._missing(numbers, metrics)
@@ -307,6 +311,7 @@ class Session:
         if pending is not None:
             self.saves.saved(saving, whole=False)
         self.epoch = epoch
+        self._place, self._between = place or 0.0, None
         self._kept = None if pending is None else numbers
         if self.rank == 0:
             seconds = (time.monotonic() - self._began) / (len(passed) + 1)
@@ -346,9 +351,14 @@ class Session:
         )
 
     def conclude(self) -> None:
-        """Report what a script that ended before its first whole report said last."""
-        if self.epoch == 0 and self._between is not None:
-            self.report(self._between, None, **{self.progress.unit: self.progress.every})
+        """Report what a script that ended in the midst of an epoch, or of steps, said last."""
+        last = self._between
+        if last is not None and self.epoch < self.max_epoch and self._has_metric(last):
+            following = (self.epoch + 1) * self.progress.every
+            self.report(last, None, **{self.progress.unit: following})
+
+    def _has_metric(self, numbers: Mapping[str, float]) -> bool:
+        return self.epoch == 0 or not self.metric_name or self.metric_name in numbers
 
     def save(self, checkpoint: Checkpoint) -> bool:
         if self.rank != 0 or self.store is None or self._kept is None:

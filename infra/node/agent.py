@@ -29,7 +29,7 @@ from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.infra.node.lease import Ends, Lease
 from cloudtune.infra.node.process_group import environment
-from cloudtune.infra.node.variables import SecretError, add_to
+from cloudtune.infra.node.variables import SecretError, add_to, with_wandb_mode
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Agent:
         folder = training.folder
         # As Ray has it for a folder that it has copied.
         found = {**os.environ} if not folder else add_to(os.environ, {"PYTHONPATH": folder})
-        environment = {**add_to(found, self._variables), **seen}
+        environment = {**with_wandb_mode(add_to(found, self._variables)), **seen}
         self._forks = Forks(
             training.module, environment, logs / "zygote.log", self._note_exit, folder or None
         )

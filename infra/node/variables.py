@@ -1,10 +1,13 @@
 """The environment variables of a run's trials: values from the controller, secrets from AWS."""
 
+import contextlib
 import json
+import netrc
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from cloudtune import aws_session
 from cloudtune.errors import UsageError
@@ -66,6 +69,25 @@ def add_to(environment: Mapping[str, str], variables: Mapping[str, str]) -> dict
     if paths:
         added["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return added
+
+
+def with_wandb_mode(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which W&B writes files where there is no key for its server.
+
+    It would ask for one, and a trial has no terminal.
+    """
+    if _has_wandb_key(environment):
+        return {**environment}
+    return {"WANDB_MODE": "offline", **environment}
+
+
+def _has_wandb_key(environment: Mapping[str, str]) -> bool:
+    if environment.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
+    with contextlib.suppress(OSError, netrc.NetrcParseError):  # `wandb login` writes it there
+        return netrc.netrc(environment.get("NETRC")).authenticators(host or "") is not None
+    return False
 
 
 def read_secret(name: str, source: SecretSource, region: str) -> str:

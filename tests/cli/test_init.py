@@ -15,7 +15,7 @@ from cloudtune.api.scripts import draft_script
 from cloudtune.errors import UsageError
 from cloudtune.running.dry_run import try_script
 from cloudtune.runs import home
-from cloudtune.script.guesses import GAP
+from cloudtune.script.guesses import GAP, rank
 from cloudtune.script.options import UNKNOWN, read_help
 from cloudtune.script.printed_lines import LinePattern
 from tests.bench import Bench, called
@@ -99,6 +99,12 @@ for epoch in range(options.epochs):
         ("print({'epoch': 1, 'dev_auc': acc})", "dev_auc", 0.25),
         ("print('val loss: ' + str(loss))", "val_loss", 1.5e-5),
         ("print(f'Train Loss: {lr} Vali Loss: {loss} Test Loss: {acc}')", "vali_loss", 1.5e-5),
+        ("print(f'took {0.31 + epoch}s val_loss {loss} at {1.5 + epoch}it/s')", "val_loss", 1.5e-5),
+        (
+            "print(f'\\r{epoch}: 3/3 [0:01<0:00, {1.5 + epoch}it/s, val_loss={loss}, step=3]')",
+            "val_loss",
+            1.5e-5,
+        ),
         (
             "print(f'value_loss {lr} latest_loss {lr} episodic_return {acc}')",
             "episodic_return",
@@ -200,6 +206,7 @@ CONFIG = "optimizer:\\n  lr: 0.1\\ndata:\\n  batch_size: 64\\nmax_epochs: 3\\n"
 if "--help" in sys.argv:
     print(f"main is powered by Hydra.\\n\\n== Config ==\\n{CONFIG}")
 elif sys.argv[1:] == ["--cfg", "job"]:
+    print("main.py:8: Hydra14MigrationWarning: \\nversion_base isn't: specified.", file=sys.stderr)
     print(CONFIG)
 else:
     values = dict(word.split("=") for word in sys.argv[1:])
@@ -420,6 +427,44 @@ def test_a_program_of_a_project_is_called_from_its_top(
         draft_script(Path("main.py"), show=print)
 
 
+def test_a_package_that_is_not_installed_is_named(bench: Bench) -> None:
+    (bench.folder / "main.py").write_text("import no_such_package\n")
+    bench.here("init", "main.py").refused("; no_such_package isn't installed for ")
+
+
+def test_a_project_has_the_files_that_a_part_of_it_lacks(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As hydra's `config_path="../config"`."""
+    top = bench.folder
+    (top / ".git").mkdir()
+    (top / "scripts").mkdir()
+    (top / "size.txt").write_text("4")
+    size = "from pathlib import Path; size = Path(__file__).parents[1].joinpath('size.txt')\n"
+    program = PROGRAM.replace("import argparse", f"{size}size.read_text()\nimport argparse")
+    (top / "scripts/main.py").write_text(program % "print('val acc', acc)")
+    monkeypatch.chdir(top / "scripts")
+    with pytest.raises(UsageError, match=rf"of {top}: cd {top}; cloudtune init scripts/main.py"):
+        draft_script(Path("main.py"), show=print)
+    monkeypatch.chdir(top)
+    assert draft_script(Path("scripts/main.py"), show=print).metric == "val_acc"
+
+
+def test_modules_on_ones_own_path_are_found_elsewhere_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.folder / "nets").mkdir()
+    (bench.folder / "nets/deep.py").touch()
+    program = PROGRAM.replace("import argparse", "import argparse, deep")
+    (bench.folder / "main.py").write_text(program % "print('val acc', acc)")
+    monkeypatch.setenv("PYTHONPATH", f"{bench.folder}/nets:/of/this/machine")
+    bench.here("init", "main.py").succeeded()
+    experiment = load_experiment(bench.folder / "experiment.yaml", {})
+    assert experiment.env == {"PYTHONPATH": "nets"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert try_script(experiment).reported
+
+
 def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: Bench) -> None:
     folder = bench.folder / "other"
     folder.mkdir()
@@ -455,6 +500,12 @@ def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     experiment = load_experiment(path, {})
     assert experiment.train == "python main.py --epochs 4 --lr {lr}"
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
+
+
+def test_a_mean_of_an_epoch_comes_before_a_batch() -> None:
+    """As Lightning names them."""
+    names = ["valid_loss_step", "valid_loss_epoch", "train_loss_epoch", "episodic_return"]
+    assert sorted(names, key=rank)[:2] == ["valid_loss_epoch", "valid_loss_step"]
 
 
 def test_reports_of_every_few_epochs(bench: Bench) -> None:
@@ -502,6 +553,16 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     path.write_text(text)
     experiment = load_experiment(path, {})
     assert (experiment.checkpoints.folder, experiment.can_resume) == ("out", True)
+
+
+def test_a_folder_that_an_option_names_may_have_digits(bench: Bench) -> None:
+    saves = "Path(options.ckpt_dir, str(epoch)).mkdir(parents=True)"
+    saves += "; Path(options.ckpt_dir, str(epoch), 'x.pt').touch(); print(f'val loss {epoch}')"
+    program = (PROGRAM % saves).replace(
+        "import argparse", "from pathlib import Path; import argparse"
+    )
+    text = drafted(bench, program.replace('"out"', '"model-64"')).read_text()
+    assert "checkpoints: {folder: model-64, resumes: false}  # model-64/1/x.pt" in text
 
 
 def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench: Bench) -> None:

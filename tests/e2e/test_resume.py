@@ -37,6 +37,34 @@ def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
     assert sorted(trial["epoch"] for trial in report["trials"]) == [8, 8, 16, 32]
 
 
+def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) -> None:
+    process = bench.start("run", bench.ready(LOSS + "; import time; time.sleep(0.2)", last=32))
+    wait_for(lambda: bench.recorded('"EpochDone"') > 8)
+    interrupt(process)
+    process.communicate()
+    bench.home = bench.home.rename(tmp_path / "moved")
+    bench.environment["CLOUDTUNE_HOME"] = str(bench.home)
+    assert Path(bench.last_report()["best"]["checkpoint"]).is_relative_to(bench.home)
+    [folder] = bench.home.glob("runs/*")
+    before = len(list(read_entries(folder / "ledger.jsonl")))
+
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    report = bench.here("report", elsewhere, "-o", "json").succeeded().json
+    assert Path(report["best"]["checkpoint"]).is_dir()
+    check_refused(bench.here("resume", elsewhere), "move it there to resume it")
+    elsewhere.rename(folder)
+
+    bench("resume", "--deadline", "+5m").succeeded("0 instances left")
+    entries = list(read_entries(folder / "ledger.jsonl"))[before:]
+    starts = [it for entry in entries for it in entry.commands if isinstance(it, StartTrial)]
+    saved = [it.checkpoint for it in starts if it.start_epoch > 0]
+    assert saved
+    assert all(it is not None and it.startswith(str(bench.home)) for it in saved)
+    best = bench.last_report()["best"]
+    assert best["epoch"] == 32
+    assert (bench.home / "storage" / folder.name / "best").is_dir()
+
+
 def winner(ledger: Path) -> str:
     """Halve the trials by what the script's formula says of their configurations."""
     job = Job.from_json(read_header(ledger))

@@ -150,6 +150,7 @@ def trial(folder: Path, script: str, command: str, **more: Any) -> Trial:
     return Trial(folder, command, **more)
 
 
+PLACE = "accuracy {accuracy}"
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
@@ -218,7 +219,8 @@ time.sleep(600)
 
 
 def test_a_crash_shows_its_code_and_last_lines(tmp_path: Path) -> None:
-    script = "import sys\nprint('loads')\nraise ValueError('CUDA out of memory, sort of')"
+    advice = "import atexit; atexit.register(print, 'Set FULL_ERROR=1 for more.')"  # as hydra's
+    script = f"{advice}\nprint('loads')\nraise ValueError('CUDA out of memory, sort of')"
     it = trial(tmp_path, script, "python main.py", program={"file": "m"})
     with pytest.raises(CommandFailedError) as caught:
         it.run()
@@ -283,6 +285,23 @@ def test_a_script_may_end_before_the_last_epoch(
     assert it.epochs == [1]
 
 
+def test_what_a_script_says_last_is_of_its_last_steps(tmp_path: Path) -> None:
+    """As of reinforcement learning, whose episodes end where they end; its summary is no report."""
+    script = """
+for step in (110, 250, 290):
+    print(f"step {step} accuracy {step / 1000}")
+print("best: step 110 accuracy 0.9")
+"""
+    reads = {"printed": "step {step}.*?accuracy {accuracy}"}
+    it = trial(tmp_path, script, "python main.py", program=reads, progress=Progress("step", 100))
+    it.run()
+    assert [(it.epoch, it.metrics["accuracy"]) for it in it.reports] == [
+        (1, 0.11),
+        (2, 0.25),
+        (3, 0.29),
+    ]
+
+
 PRINTS = """
 import time
 for epoch in range(400):
@@ -329,7 +348,7 @@ with open("m", "w") as log:
     it = trial(tmp_path, script, "python main.py {steps}", program={"file": "m"}, progress=progress)
     it.run(until=99, last=9)
     reported = [(report.epoch, report.metrics["accuracy"]) for report in it.reports]
-    assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0)]
+    assert reported == [(1, 500.0), (2, 1000.0), (3, 1500.0), (4, 1900.0)]
 
 
 RETURNS = """
@@ -485,6 +504,92 @@ for epoch in range(1, 4):
 
     it.run(each=keep)
     assert kept == {1: "1", 2: "2", 3: "3"}
+
+
+def test_a_save_that_begins_late_is_waited_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloudtune.train.programs.saving._PATIENCE", 0.3)
+    script = """
+import time
+for epoch in range(1, 5):
+    time.sleep(2.0)
+    print("accuracy", epoch)
+    time.sleep(1.0)
+    open("out/state", "w").write(str(epoch))
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    kept: dict[int, str] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        if report.checkpoint is not None:
+            with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+                kept[report.epoch] = Path(folder, "state").read_text()
+
+    it.run(until=4, last=4, each=keep)
+    assert kept == {2: "2", 3: "3", 4: "4"}
+
+
+def test_a_report_in_the_midst_of_a_save_waits_for_its_end(tmp_path: Path) -> None:
+    """As of accelerate: a library prints each file that it saves, which ends the progress bar."""
+    script = """
+import pathlib, sys, time
+for epoch in range(1, 4):
+    time.sleep(1.0)
+    folder = pathlib.Path(f"out/checkpoint-{epoch}")
+    folder.mkdir()
+    print(f"\\r3/3 accuracy={epoch}", end="", flush=True)
+    (folder / "config.json").write_text("{}")
+    print("saved config.json", flush=True)
+    for name in ("model.bin", "optimizer.bin"):
+        time.sleep(0.1)
+        (folder / name).write_text(name)
+"""
+    it = trial(tmp_path, script, "python main.py", program={"printed": PLACE, "folder": "out"})
+    kept: dict[int, list[str]] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        assert report.checkpoint is not None
+        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+            saved = Path(folder, f"checkpoint-{report.epoch}")
+            kept[report.epoch] = sorted(path.name for path in saved.iterdir())
+
+    it.run(each=keep)
+    whole = ["config.json", "model.bin", "optimizer.bin"]
+    assert kept == {1: whole, 2: whole, 3: whole}
+
+
+def test_a_log_of_reports_among_the_checkpoints_is_no_save(tmp_path: Path) -> None:
+    """As Lightning's: it saves, appends its numbers, and goes on to append those of batches."""
+    script = """
+import csv, json, pathlib, time
+folder = pathlib.Path("out/version_0")
+folder.mkdir()
+def write(**row):
+    with (folder / "metrics.jsonl").open("a") as file:
+        print(json.dumps(row), file=file)
+for epoch in range(3):
+    for batch in range(10):
+        write(step=batch, loss=1.0)
+        (folder / "events.out.tfevents.1.here").open("ab").write(b"x")
+        time.sleep(0.1)
+    for old in folder.glob("*.ckpt"):
+        old.unlink()
+    (folder / f"epoch={epoch}.ckpt").write_text(str(epoch))
+    time.sleep(0.2)
+    write(epoch=epoch, accuracy=epoch)
+"""
+    reads = {"file": "out/version_*/metrics.jsonl", "folder": "out"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    kept: dict[int, list[str]] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
+            kept[report.epoch] = [path.name for path in Path(folder).rglob("*.ckpt")]
+
+    it.run(each=keep)
+    assert kept == {1: ["epoch=0.ckpt"], 2: ["epoch=1.ckpt"], 3: ["epoch=2.ckpt"]}
 
 
 def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:

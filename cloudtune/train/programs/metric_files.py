@@ -158,6 +158,10 @@ class MetricFiles:
         self._has_epochs &= goes_on
         return step if self._has_epochs else None
 
+    def is_log(self, path: Path) -> bool:
+        """Whether a file is appended to, also between reports; a document may be of a save."""
+        return path in self._files and not isinstance(self._files[path], _Document)
+
     def files(self) -> list[str]:
         """Return the files that there are, relative to the command's folder."""
         paths = (path for path in self._files if path.is_file())

@@ -90,6 +90,10 @@ class Readings:
         self._number_at = 0.0
         self._passed = 0
 
+    def is_log(self, path: Path) -> bool:
+        """Whether reports are appended to a file."""
+        return path == self.path
+
     @property
     def is_last(self) -> bool:
         """Whether nothing was written after the last report."""

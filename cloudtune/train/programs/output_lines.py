@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 # The bytes that are read at once: a reader that is late needs no more memory.
 _BLOCK: Final = 4 * 2**20
+_TRACEBACK: Final = "Traceback (most recent call last):"
 # A line without an end is taken in parts of this length.
 _LONGEST: Final = 2**20
 
@@ -134,6 +135,15 @@ class Lines:
             self.last = _decode(others[others.rfind(b"\n") + 1 :])
             self.trailing = True
         self._newline |= b"\n" in data[end:]
+
+
+def last_traceback(text: str) -> tuple[str, str]:
+    """Return the first line of the exception that a text ends with, and its traceback's lines.
+
+    Without a traceback both are "".
+    """
+    trace = text.rpartition(_TRACEBACK)[2] if _TRACEBACK in text else ""
+    return next((line for line in trace.splitlines() if line[:1].strip()), ""), trace
 
 
 def _decode(data: bytes) -> str:

@@ -39,6 +39,7 @@ from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
 from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
+from cloudtune.train.programs.output_lines import last_traceback
 from cloudtune.train.programs.process_tree import die_with_parent, process_tree
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.saving import Halted, Saving
@@ -265,7 +266,7 @@ class CommandRun:
         if code < 0:
             signal.raise_signal(-code)  # like a killed worker: the trial may continue elsewhere
         if code:
-            last = tail.strip().rpartition("\n")[2]
+            last = last_traceback(tail)[0] or tail.strip().rpartition("\n")[2]
             message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
             message += self._missing_hint(last)
             self._check_apart(message)

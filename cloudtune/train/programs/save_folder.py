@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,6 +15,8 @@ from cloudtune.train.folder_changes import Changes, State
 from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder, written_at
 from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
+# Libraries open these for each entry.
+_LOG: Final = re.compile(r"tfevents|\.(wandb|log)$")
 # A file that grows so often, for so long, while it isn't held open, is a log.
 _APPENDED: Final = 4
 _APPENDED_SECONDS: Final = 0.4
@@ -27,6 +30,7 @@ class SaveFolder:
     Args:
         path: the folder.
         printed: returns the file with the command's latest report.
+        is_log: returns whether a file is one that reports are appended to.
         copies: a folder on the same disk, for copies.
         tree: returns the command's processes.
         only_models: whether other things are in it, too, so that only files of models count.
@@ -36,6 +40,7 @@ class SaveFolder:
         self,
         path: Path,
         printed: Callable[[], Path],
+        is_log: Callable[[Path], bool],
         copies: Path,
         tree: Callable[[], Iterable[psutil.Process]],
         *,
@@ -43,6 +48,7 @@ class SaveFolder:
     ) -> None:
         self.path = path
         self._printed = printed
+        self._is_log = is_log
         self._copies_in = copies
         self._only_models = only_models
         self._copies: list[Path] = []
@@ -113,7 +119,10 @@ class SaveFolder:
         """Return whether a file is a part of saves, and no log."""
         if self._only_models and Path(name).suffix not in MODEL_SUFFIXES:
             return False
-        return name not in self._appended and str(Path(name).resolve()) not in self._open.logs
+        path = Path(name)
+        if name in self._appended or _LOG.search(path.name) or self._is_log(path):
+            return False
+        return str(path.resolve()) not in self._open.logs
 
     def name(self, path: Path) -> str:
         """Return the name of a file within the folder, or within a copy of it."""

@@ -28,8 +28,10 @@ from cloudtune.train.storage import tell
 
 # Seconds between two looks at its folder.
 _POLL: Final = 0.02
-# Maximum seconds from a script's report until it begins to save.
+# Maximum seconds from a script's report until it begins to save, until one has begun later.
 _PATIENCE: Final = 10.0
+# The same after the latest one: so many times as long as that took.
+_LATER: Final = 1.5
 # The same where no save after a report was seen: a quarter of an epoch, but for short epochs, whose
 # next save may come soon, this long or half an epoch.
 _SHORTEST_PATIENCE: Final = 0.5
@@ -99,10 +101,18 @@ class Saving:
         self._command = command
         self._readings = readings
         self._folder = SaveFolder(
-            folder, lambda: readings.path, copies, command.tree, only_models=only_models
+            folder,
+            lambda: readings.path,
+            readings.is_log,
+            copies,
+            command.tree,
+            only_models=only_models,
         )
         self._shapes = SaveShapes()
         self.order = SaveOrder()
+        self._patience = _PATIENCE
+        self._reports_amid = False  # whether it has reported in the midst of a save
+        self._reported = math.inf  # when it reported last, in Unix time
         self._epoch = 0  # the last one before the report at which it is halted
         self._is_settled = False  # whether its last save was seen to be whole: what's new is later
         self._resting: State = {}  # the folder as it was when a save last changed
@@ -134,6 +144,7 @@ class Saving:
         was_settled = self._is_settled and reports == 1  # so what is new is this report's
         self._is_settled = False
         reported = written_at(self._readings.path)
+        before, self._reported = self._reported, reported
         unseen = self.order.unseen
         if not self.order.has_reported:
             self._await_first_save(reported)
@@ -170,9 +181,43 @@ class Saving:
 
         if not written or (self.order.after and not last and not was_settled):
             self._folder.take(state)  # it is of the epoch before
+            late = min(map(written_at, written), default=-math.inf) - before
+            self._patience = max(self._patience, _LATER * late)
             if coming := self._await_save():
                 return self._overtaken(coming)
-        return self._halt_after_save() if self.order.after else self._halt_before_save()
+        if self.order.after or self._is_amid_save(written, reported):
+            return self._halt_after_save()
+        return self._halt_before_save()
+
+    def _is_amid_save(self, written: Sequence[Path], reported: float) -> bool:
+        """Whether it reported in the midst of a save: other files of the same folder come at once.
+
+        As libraries print a line for each file that they save, which ends that of a progress bar.
+        """
+        if unfinished(written) is not None:
+            self._reports_amid = True
+            return True
+        names = {self._folder.name(path) for path in written}
+        begun = self._folder.units(self._just_before(written, reported))
+        if not begun or (self._shapes.knows(names) and not self._reports_amid):
+            return False
+        give_up = time.monotonic() + min(FIRST_PROMPT, self.order.epoch_seconds / 4)
+        while True:
+            new = [path for path in self._folder.changed() if self._folder.name(path) not in names]
+            if self._folder.units([*new, *self._folder.written_last()]) & begun:
+                self._reports_amid = True
+                return True
+            if not self._runs() or time.monotonic() > give_up:
+                return False
+            time.sleep(_POLL)
+
+    def _just_before(self, written: Sequence[Path], reported: float) -> list[Path]:
+        """Return the files in folders of a save that were written right before a report."""
+        return [
+            path
+            for path in written
+            if self._folder.unit(path) and -PROMPT <= written_at(path) - reported <= 0
+        ]
 
     def _runs(self) -> bool:
         return self._command.code() is None and not self._command.stopping()
@@ -234,7 +279,7 @@ class Saving:
     def _await_save(self) -> list[Reading]:
         """Leave it time to begin a save after its report; return the reports that come instead."""
         took = self.order.epoch_seconds
-        patience = _PATIENCE
+        patience = self._patience
         if not self.order.after:
             patience = min(_PATIENCE, max(took / 4, min(took / 2, _SHORTEST_PATIENCE)))
         give_up = time.monotonic() + patience
@@ -311,6 +356,9 @@ class Saving:
         state = self._folder.state()
         if len(coming) == 1 and self._readings.is_last:
             later = self._folder.written_last()
+            if self._reports_amid:
+                reported = written_at(self._readings.path)
+                later += self._just_before(self._folder.changed(), reported)
         elif before:
             later = Changes.between(before, state)
         else:
@@ -320,6 +368,8 @@ class Saving:
         begun = {self._folder.name(path) for path in later if path.is_file()}
         old = {name: it for name, it in state.items() if self._folder.name(Path(name)) not in begun}
         saved = self._folder.changed(before) if before else []
+        if self._reports_amid:
+            saved = [path for path in saved if self._folder.name(path) not in begun]
         written = self._folder.take(old)
         self._is_settled = True
         if not begun:

@@ -53,9 +53,12 @@ class SaveShapes:
         names = list(names)
         if any(_LAST.fullmatch(name.rpartition("/")[2]) for name in names):
             return KNOWN_QUIET
+        return KNOWN_QUIET if self.knows(names) else max(_QUIET, took)
+
+    def knows(self, names: Iterable[str]) -> bool:
+        """Whether a save of these files looks like an earlier one, and not like a part of one."""
         shape = _shape(names)
-        is_part = any(shape < known for known in self._known)
-        return KNOWN_QUIET if shape in self._known and not is_part else max(_QUIET, took)
+        return shape in self._known and not any(shape < known for known in self._known)
 
 
 def _shape(names: Iterable[str]) -> Counter[str]:
@@ -68,7 +71,7 @@ def unfinished(files: Iterable[Path]) -> Path | None:
     An empty file; an archive without its end (torch.save writes a zip archive, whose directory
     comes last); a safetensors file shorter than its header says; an index without all its shards;
     shards of torch.distributed.checkpoint without their metadata; a checkpoint of Trainer without
-    its state.
+    its state; a model's configuration without a model.
     """
     for path in files:
         with contextlib.suppress(OSError):
@@ -106,6 +109,15 @@ def _safetensors_size(path: Path) -> int:
     return int(8 + length + max(ends, default=0))
 
 
+def _is_of_model(path: Path) -> bool:
+    """Whether a config.json is of a model of transformers or diffusers, written before it."""
+    try:
+        config = json.loads(path.read_bytes())
+        return not {"architectures", "_class_name"}.isdisjoint(config)
+    except (ValueError, TypeError):
+        return False
+
+
 def _lacks_others(path: Path) -> bool:
     folder = path.parent
     if path.name.endswith(".index.json"):
@@ -116,6 +128,8 @@ def _lacks_others(path: Path) -> bool:
         return not all((folder / str(shard)).is_file() for shard in shards)
     if path.suffix == ".distcp":
         return not (folder / ".metadata").is_file()
+    if path.name == "config.json" and _is_of_model(path):
+        return not any(it.suffix in MODEL_SUFFIXES for it in folder.rglob("*"))
     if path.name in _OF_TRAINER and _TRAINERS.fullmatch(folder.name):
         return not (folder / "trainer_state.json").is_file()
     return False

@@ -1,10 +1,12 @@
 """Values of variables: hidden in texts, added to an environment, and sealed for a head."""
 
+from pathlib import Path
+
 import pytest
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.heads.sealed import seal, unseal
-from cloudtune.infra.node.variables import Variables, add_to
+from cloudtune.infra.node.variables import Variables, add_to, with_wandb_mode
 
 VALUES = {"KEY": "abcdef", "LONGER": "abcdef-ghi", "SHORT": "1", "OPEN": "offline"}
 
@@ -40,3 +42,15 @@ def test_only_the_key_opens_what_is_sealed() -> None:
                 unseal(sealed, wrong)
     with pytest.raises(CloudtuneError, match="damaged"):
         unseal(sealed[:-1], key)
+
+
+def test_wandb_writes_files_where_it_has_no_key(tmp_path: Path) -> None:
+    login = tmp_path / "netrc"
+    here = {"NETRC": str(login)}
+    assert with_wandb_mode(here)["WANDB_MODE"] == "offline"
+    assert with_wandb_mode({**here, "WANDB_MODE": "disabled"})["WANDB_MODE"] == "disabled"
+    assert "WANDB_MODE" not in with_wandb_mode({**here, "WANDB_API_KEY": "key"})
+    login.write_text("machine api.wandb.ai login user password key")
+    assert "WANDB_MODE" not in with_wandb_mode(here)
+    elsewhere = {**here, "WANDB_BASE_URL": "https://wandb.company.com"}
+    assert with_wandb_mode(elsewhere)["WANDB_MODE"] == "offline"

@@ -91,6 +91,7 @@ def test_what_a_format_says_of_its_end(tmp_path: Path) -> None:
         ),
         ("__0_0.distcp", "x", ".metadata"),
         ("checkpoint-7/optimizer.pt", "x", "checkpoint-7/trainer_state.json"),
+        ("checkpoint-7/config.json", '{"_class_name": "UNet"}', "checkpoint-7/unet.safetensors"),
     ],
 )
 def test_what_belongs_to_a_save(tmp_path: Path, name: str, text: str, other: str) -> None:
