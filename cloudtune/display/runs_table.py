@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from cloudtune.display.terminal import Sheet, print_sheet
-from cloudtune.model.units import format_dollars
+from cloudtune.model.units import format_dollars, format_gpu_hours
 from cloudtune.runs.history import Listed
 
 _COLUMNS = ("run", "best", "cost", "ended", "times")
@@ -36,10 +36,11 @@ def _row(run: Listed) -> tuple[str, ...]:
     name = textwrap.fill(run.run, _NAME)
     if it is None:
         return (name, "", "", run.state, times)
+    cost = format_gpu_hours if it.in_gpu_hours else format_dollars
     return (
         name,
         "none" if it.best is None else f"{it.best:.4g} {it.metric}",
-        format_dollars(it.dollars) + " emulated" * it.emulated,
+        cost(it.dollars) + " emulated" * it.emulated,
         run.state,
         times,
     )

@@ -63,8 +63,9 @@ class RunRecord:
     `began` is Unix time. `script` is the path of its training script, `script_hash` the hash of
     that file then ("" if unknown). `ended` is its end reason; None if the run isn't over or its
     controller died. `cloud` is the name of its provider. `paced`: its epochs followed a table.
-    `delays` are those of instances and trials. `ledger_bytes` is the length of the ledger from
-    which the record was made. `identity` is what it trained; None in runs before 0.3.
+    `in_gpu_hours`: its dollars stand for GPU-hours. `delays` are those of instances and trials.
+    `ledger_bytes` is the length of the ledger from which the record was made. `identity` is what it
+    trained; None in runs before 0.3.
     """
 
     run: str
@@ -84,6 +85,7 @@ class RunRecord:
     trials: tuple[TrialRecord, ...] = field(default=())
     cloud: str = ""
     paced: bool = False
+    in_gpu_hours: bool = False
     delays: tuple[DelayTimes, ...] = ()
     identity: Identity | None = None
 
@@ -141,6 +143,7 @@ def remember(folder: Path, report: Report) -> RunRecord:
         ),
         cloud=experiment.cloud.provider,
         paced=job.paced,
+        in_gpu_hours=job.plan.in_gpu_hours,
         delays=delay_times(report.timeline),
         identity=job.identity,
     )

@@ -10,6 +10,7 @@ from rich.console import Console
 from cloudtune.display.pages import fleet, plans, trials
 from cloudtune.display.plan_screen import show_plan
 from cloudtune.display.report_screen import show_report
+from cloudtune.display.runs_table import show_runs
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.slurm import nodes, provider
@@ -21,6 +22,8 @@ from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.plan_file import job_of
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.proposal import propose
+from cloudtune.runs.history import Listed, remember
+from cloudtune.runs.home import LEDGER
 from cloudtune.runs.report import simulate
 from tests.builders.experiments import FIELDS
 from tests.builders.proposals import speed
@@ -99,8 +102,12 @@ def test_gpu_hours_are_no_dollars_on_screens(tmp_path: Path) -> None:
     assert "half the budget, 5.00 GPU-hours" in text
     file = io.StringIO()
     out = Console(file=file, width=100, highlight=False)
-    show_report(out, simulate(job_of(planned, 0.0, paced=False)))
+    report = simulate(job_of(planned, 0.0, paced=False))
+    show_report(out, report)
+    (tmp_path / LEDGER).touch()
+    show_runs(out, [Listed("small-1", remember(tmp_path, report), "finished", "")])
     text += file.getvalue()
+    assert f"{report.dollars:.2f} GPU-hours" in text.partition("small-1")[2]
     assert "$" not in text
 
 
