@@ -101,16 +101,17 @@ class Offers:
         means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
         return self.race.replaces(one, self.chosen, means)
 
-    def fills(self, view: View, rentable: Rentable, rate: float) -> bool:
-        """Whether what is left of the money, in dollars per second, is well spent on an offer now.
+    def fills(self, view: View, rentable: Rentable, count: int) -> bool:
+        """Whether money that is left over is well spent on so many instances of an offer now.
 
         Later it pays for another instance of the planned offer, for a shorter time. With a number
         of trials, money that is saved buys nothing.
         """
         seconds = view.seconds_left
-        if not self._until_limits or math.isinf(seconds) or math.isinf(rate):
+        if not self._until_limits or math.isinf(seconds) or math.isinf(view.dollars_left):
             return True
-        rest = replace(self.means, seconds=seconds, dollars=rate * seconds)
+        dollars = count * rentable.offer.usd_per_second * seconds
+        rest = replace(self.means, seconds=seconds, dollars=dollars)
         later = rest.buy(view.on_average(self.chosen)).epochs
         return rest.buy(view.on_average(rentable)).epochs >= later
 

@@ -275,7 +275,7 @@ class SpendingFleet(Unplanned):
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
             more = min(paid, _instances(offer, gpus))
             more = more and min(more, self._room(view, offer, fleet))
-            if more > 0 and self.offers.fills(view, rentable, rate):
+            if more > 0 and self.offers.fills(view, rentable, more):
                 fleet[offer] += more
                 rate -= more * offer.usd_per_second
                 gpus -= more * offer.gpus
