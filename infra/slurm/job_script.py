@@ -63,7 +63,7 @@ listens=$!
 bash "$folder/boot" 9<&- &
 boots=$!
 while kill -0 $boots 2> /dev/null; do
-  sleep 0.5
+  sleep 0.5 9<&-  # else the lock outlives a job that was killed
   [[ -e $folder/due && $(date +%s) -ge $(cat "$folder/due") ]] && break
 done
 clear_up "$folder"
