@@ -265,7 +265,8 @@ class Race:
     ) -> tuple[Offer, ...]:
         """Return the further scouts that are worth what they cost, the best first.
 
-        What one costs that the cloud refuses now is kept for it.
+        Offers that the cloud has now come before those that it may have later. What one costs that
+        it refuses now is kept for it.
         """
         spends = means.buy(here).dollars
         if not math.isfinite(spends):
@@ -274,10 +275,10 @@ class Race:
         spent = self._spent(view, ())
         room = SCOUTING * min(_budget(view), spends + spent) - spent
         room -= sum(_bill(each, width) for each in ranked if each.offer in self.scouts)
+        willing = [each for each in ranked if self._may_join(view, each.offer)]
+        empty = [each for each in ranked if _was_empty(view, each.offer)]
         worth = []
-        for there in self._first_of_each_gpu(view, here, ranked):
-            willing = [each for each in ranked if self._may_join(view, each.offer)]
-            empty = [each for each in ranked if _was_empty(view, each.offer)]
+        for there in self._first_of_each_gpu(view, here, (*willing, *empty)):
             scout = _cheapest_scout(there, here, willing)
             scout = scout or _cheapest_scout(there, here, empty)
             if scout is None:
@@ -309,16 +310,14 @@ class Race:
         return expected_saving(ratio, spread) * rest.buy(now).dollars
 
     def _first_of_each_gpu(
-        self, view: View, here: Rentable, ranked: Sequence[Rentable]
+        self, view: View, here: Rentable, possible: Sequence[Rentable]
     ) -> Iterator[Rentable]:
-        """Yield the best offer of each GPU model that nobody has timed, in the same market.
+        """Yield the first of the possible offers of each GPU model that nobody has timed.
 
-        Those that the cloud has now come first, then those that it may have later.
+        Only those in the same market.
         """
         seen = {_gpu(here.offer), *map(_gpu, self.scouts), *self.left}
-        willing = [each for each in ranked if self._may_join(view, each.offer)]
-        empty = [each for each in ranked if _was_empty(view, each.offer)]
-        for each in (*willing, *empty):
+        for each in possible:
             offer = each.offer
             known = _gpu(offer) in seen or self._is_known(view, offer)
             if not known and offer.market == here.offer.market:
