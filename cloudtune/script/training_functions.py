@@ -15,6 +15,8 @@ _LIBRARIES: Final = frozenset(
     {"cloudtune", "ray", "lightning", "pytorch_lightning", "transformers"}
 )
 _TRAINERS: Final = ("train", "main", "train_func", "training_function", "objective", "trainable")
+# What a function calls that trains, if it reports by a library.
+_TRAINS: Final = frozenset({"fit", "train", "backward"})
 
 
 def read_function(script: Path) -> Draft | None:
@@ -57,7 +59,8 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
     ]
     own = [node for node in functions if _calls_of("report", node)]
     if not own and (_calls_of("report", tree) or _LIBRARIES & imported_names(tree)):
-        own = [node for node in functions if list(_keys(node, node.args.args[0].arg))]
+        trainers = [node for node in functions if _TRAINS & _reached(node, tree)]
+        own = [node for node in trainers if list(_keys(node, node.args.args[0].arg))]
     return min(
         own,
         key=lambda it: _TRAINERS.index(it.name) if it.name in _TRAINERS else len(_TRAINERS),
@@ -68,6 +71,22 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
 def _calls_of(function: str, tree: ast.AST) -> list[ast.Call]:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return [call for call in calls if called(call) == function]
+
+
+def _reached(function: ast.FunctionDef, tree: ast.Module) -> set[str]:
+    """Return the names of what a function calls, also by functions and classes of its file.
+
+    One that only prepares an example for training takes a dict, too.
+    """
+    names: set[str] = set()
+    waiting: list[ast.AST] = [function]
+    while waiting:
+        calls = (it for it in ast.walk(waiting.pop()) if isinstance(it, ast.Call))
+        new = {called(call) for call in calls} - names
+        names |= new
+        defined = (it for it in tree.body if isinstance(it, ast.FunctionDef | ast.ClassDef))
+        waiting += [it for it in defined if it.name in new]
+    return names
 
 
 def _keys(tree: ast.AST, config: str) -> Iterator[Option]:

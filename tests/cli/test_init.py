@@ -539,6 +539,18 @@ def test_a_program_that_does_not_end_is_stopped_and_leaves_nothing(
     assert {path.name for path in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
 
+def test_a_function_that_prepares_an_example_is_not_the_training(bench: Bench) -> None:
+    prepares = """
+if not __debug__:
+    import transformers
+def prepare(example):
+    return f"{example['question']} {example['answer']}"
+"""
+    program = prepares + PROGRAM % "print('val acc', acc)"
+    experiment = load_experiment(drafted(bench, program), {})
+    assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
+
+
 def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     """It isn't known whether it goes on from there, so that it is never paused."""
     saves = "open(options.ckpt_dir + '/last.pt', 'w').write('x'); print(f'val loss {epoch}')"

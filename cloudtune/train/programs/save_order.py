@@ -27,6 +27,15 @@ class Look(NamedTuple):
     is_last_line: bool
     reports: int
 
+    @property
+    def came_first(self) -> bool:
+        """Whether the save certainly came before the report.
+
+        Where other lines came after the report, as those of the next epoch's progress bar, only the
+        look before tells: the save may have come between them.
+        """
+        return self.is_last_line or self.newest < self.reported - self.unseen
+
 
 class SaveOrder:
     """Learns whether a script saves before or after its reports; `after` is None until it's known.
@@ -83,8 +92,11 @@ class SaveOrder:
             self._looked_for_saves = now
             self._saving += [now] if is_saving() else []
 
-    def learn(self, look: Look) -> None:
-        """Learn from a save that was found at a report."""
+    def learn(self, look: Look) -> bool:
+        """Learn from a save that was found at a report; return whether it is known whose it is.
+
+        It may be this report's though nothing shows which of them came first.
+        """
         is_only_report = look.reports == 1 and look.is_last_line
         was_first = not self.has_reported
         prompt = FIRST_PROMPT if was_first else PROMPT
@@ -94,22 +106,29 @@ class SaveOrder:
             self.after = False  # nothing but this epoch's files can come before the first report
         elif was_first:
             self._late = look.reports > 1 or look.unseen > PROMPT
-            self.after = None if self._late else look.saved_last
+            if self._late:
+                return False
+            if look.saved_last or look.came_first:
+                self.after = look.saved_last
         else:
-            self._learn_by_times(look)
+            return self._learn_by_times(look)
+        return True
 
-    def _learn_by_times(self, look: Look) -> None:
+    def _learn_by_times(self, look: Look) -> bool:
         was_late = self._late
         unseen = max(look.unseen, self._longest_unseen)
         took = self.epoch_seconds
         self._late = look.reports > 1 or unseen > max(PROMPT / 2, took / 4)
         if self._late or was_late:
-            return
+            return False
         if look.saved_last:
             self.after = True if unseen <= PROMPT else None
-            return
+            return unseen <= PROMPT
         # The closer report counts, if that is clear: the last one was read slightly late.
         after_last = min([look.newest, *self._saving]) - self._continued
         before_this = look.reported - max([look.newest, *self._saving])
-        if abs(after_last - before_this) > took / 6:
+        if abs(after_last - before_this) <= took / 6:
+            return False
+        if after_last < before_this or look.came_first:
             self.after = after_last < before_this
+        return True

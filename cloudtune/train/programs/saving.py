@@ -164,18 +164,16 @@ class Saving:
                 written = []
             else:
                 times = [at for at in map(written_at, last) if at]  # some are gone by now
-                self.order.learn(
-                    Look(
-                        reported=reported,
-                        newest=newest,
-                        unseen=unseen,
-                        saved_last=bool(last),
-                        delay=min(times, default=math.inf) - reported,
-                        is_last_line=self._readings.is_last,
-                        reports=reports,
-                    )
+                look = Look(
+                    reported=reported,
+                    newest=newest,
+                    unseen=unseen,
+                    saved_last=bool(last),
+                    delay=min(times, default=math.inf) - reported,
+                    is_last_line=self._readings.is_last,
+                    reports=reports,
                 )
-                if self.order.after is None and self._runs():
+                if not self.order.learn(look) and self._runs():
                     self._command.suspend()
                     return Halted()  # it may belong to either epoch: the next looks will show
 

@@ -44,6 +44,8 @@ for epoch in range(done + 1, way["epochs"] + 1):
             print(epoch, pathlib.Path("data.txt").read_text(), file=file)
     if not way["before"]:
         save(epoch)
+    if way["goes_on"] and epoch < way["epochs"]:
+        print("the next epoch begins", flush=True)
 """
 
 
@@ -62,6 +64,8 @@ class Way:
     """The epoch at which it is paused for a while."""
     beside: bool = False
     """Whether it saves beside itself, where its data is and where it also writes a table."""
+    goes_on: bool = False
+    """Whether the next epoch's first line comes right after a save or a report."""
     kill: float = 0.0
     """The second at which it is ended, and begun again from its last checkpoint; 0: never."""
 

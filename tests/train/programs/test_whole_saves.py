@@ -30,6 +30,14 @@ def test_a_save_is_kept_whole_or_not_at_all(tmp_path: Path, way: Way) -> None:
     assert kept.lost == []
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["save first", "report first"])
+def test_a_quick_save_before_the_next_line_is_kept_of_each_epoch(
+    tmp_path: Path, before: bool
+) -> None:
+    way = Way(2, 0.001, 1.0, before, in_place=True, epochs=3, goes_on=True)
+    assert sorted(play(way, tmp_path / "trial").found) == [1, 2, 3]
+
+
 def test_an_unknown_save_rests_for_as_long_as_it_took() -> None:
     shapes = SaveShapes()
     first = ["checkpoint-1/a", "checkpoint-1/b"]
@@ -79,6 +87,12 @@ def test_what_a_format_says_of_its_end(tmp_path: Path) -> None:
         assert unfinished([path]) == path
         path.write_bytes(data[: len(data) * 2 // 3])
         assert (unfinished([path]) is None) == (name == "notes.txt")
+
+
+def test_a_file_that_only_has_the_name_of_a_format_is_no_torn_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text("1" * 5000)
+    assert unfinished([path]) is None
 
 
 @pytest.mark.parametrize(
