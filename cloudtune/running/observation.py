@@ -2,6 +2,7 @@
 
 import contextlib
 import fnmatch
+import itertools
 import os
 import re
 import shlex
@@ -25,6 +26,7 @@ from cloudtune.running.dry_run import needs_gpu, script_error
 from cloudtune.script import help_hook
 from cloudtune.script.command_check import search_path
 from cloudtune.script.drafts import Measure, Shown
+from cloudtune.script.functions import imported_names, parse_file
 from cloudtune.script.guesses import is_held_out, is_metric, rank
 from cloudtune.script.invocation import Invocation
 from cloudtune.script.labels import labelled_numbers
@@ -59,6 +61,8 @@ _USAGE_ERROR: Final = re.compile(r"^\S+: error: .+", re.MULTILINE)
 _USAGE: Final = re.compile(r"usage:|missing (?:option|argument)|required", re.IGNORECASE)
 # The commands of a command line that trains.
 _TRAINS: Final = ("fit", "train", "main", "run")
+# fire's help of a class: the commands are in the help of an object, after a dash.
+_OF_CLASS: Final = re.compile(r"^SYNOPSIS\n\s+\S+ -$", re.MULTILINE)
 _EPOCH_OF: Final = re.compile(r"\bepoch\b\W{0,4}\d+\s*(?:/|of)\s*(\d+)", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"\d[\d_:T-]*\d|\d")
 # Files of numbers by how soon and how exactly they are written; output stands at 1.
@@ -80,15 +84,28 @@ def ask_options(program: Invocation) -> tuple[Invocation, tuple[Option, ...]]:
         UsageError: it printed no help in time.
     """
     with _copied(program.folder) as folder:
-        help_, text = _help(program, folder)
+        help_, text = _help(_without_options(program), folder)
+        if _OF_CLASS.search(text):
+            help_, text = _help(replace(program, words=("-",)), folder)
         if not help_.options or (help_.commands and program.words == ()):
             command = next((it for it in _TRAINS if it in help_.commands), None)
             if command is not None:
-                program = replace(program, words=(*program.words, command))
-                help_, text = _help(program, folder)
+                program = replace(program, words=(command, *program.words))
+                help_, text = _help(_without_options(program), folder)
         if _HYDRA.search(text):
             return program, tuple(_configuration(program, folder))
     return program, help_.options
+
+
+def _without_options(program: Invocation) -> Invocation:
+    """Return a program of fire's with its commands alone, and any other as it is.
+
+    With options fire calls the function, and shows the help of what that returns.
+    """
+    if "fire" not in imported_names(parse_file(program.script)):
+        return program
+    commands = itertools.takewhile(lambda word: not word.startswith("-"), program.words)
+    return replace(program, words=tuple(commands))
 
 
 def _help(program: Invocation, folder: Path) -> tuple[Help, str]:

@@ -551,6 +551,28 @@ def prepare(example):
     assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
 
 
+FIRE_CLASS = """
+import sys
+HELP = {
+    "--help": "SYNOPSIS\\n    main.py -\\n",
+    "- --help": "COMMANDS\\n    COMMAND is one of the following:\\n\\n     train\\n",
+    "train --help": "FLAGS\\n    -l, --lr=LR\\n        Type: float\\n        Default: 0.1\\n",
+}
+if "--help" in sys.argv:
+    print(HELP[" ".join(sys.argv[1:])])
+else:
+    print("val acc", 0.5)
+if not __debug__:
+    import fire
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--lr", "0.3"), ("train", "--lr", "0.3")], ids=str)
+def test_a_method_of_a_class_is_a_command_of_fire(words: tuple[str, ...], bench: Bench) -> None:
+    experiment = load_experiment(drafted(bench, FIRE_CLASS, "--", *words), {})
+    assert experiment.train == "python main.py train --lr {lr}"
+
+
 def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     """It isn't known whether it goes on from there, so that it is never paused."""
     saves = "open(options.ckpt_dir + '/last.pt', 'w').write('x'); print(f'val loss {epoch}')"
