@@ -23,7 +23,7 @@ def megabytes_per_second(folder: Path, line: bytes, pattern: str) -> float:
     """Return how fast the reports of epochs are read, each after many other lines."""
     path = folder / "log"
     path.write_bytes(b"")
-    readings = Readings(path, "its output", "val_loss", pattern)
+    readings = Readings(path, "val_loss", pattern)
     size = 0
     seconds = 0.0
     for epoch in range(EPOCHS):
