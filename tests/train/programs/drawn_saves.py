@@ -113,6 +113,7 @@ def drawn(seed: int) -> Way:
         pause=luck.choice([0, 0, 2, 3]),
         kill=luck.choice([0.0, 0.0, round(luck.uniform(2.0, 12.0), 1)]),
         beside=luck.random() < 0.3,
+        goes_on=luck.random() < 0.5,
     )
 
 
