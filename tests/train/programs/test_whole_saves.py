@@ -89,8 +89,11 @@ def test_what_a_format_says_of_its_end(tmp_path: Path) -> None:
         assert (unfinished([path]) is None) == (name == "notes.txt")
 
 
-def test_a_file_that_only_has_the_name_of_a_format_is_no_torn_one(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer_state.json"])
+def test_a_file_that_only_has_the_name_of_a_format_is_no_torn_one(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
     path.write_text("1" * 5000)
     assert unfinished([path]) is None
 
