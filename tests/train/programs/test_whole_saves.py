@@ -1,11 +1,13 @@
 """Saves of several files: which are whole, and that only these are kept."""
 
 import json
+import math
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from cloudtune.train.programs.save_order import Look, SaveOrder
 from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, unfinished
 from tests.train.programs.drawn_saves import Way, play
 
@@ -38,6 +40,15 @@ def test_a_quick_save_before_the_next_line_does_not_lose_the_last_one(
     kept = play(way, tmp_path / "trial")
     assert 3 in kept.found
     assert kept.torn == []
+
+
+def test_a_save_between_a_report_and_another_line_says_nothing_of_the_order() -> None:
+    order = SaveOrder()
+    between = Look(100.0, 99.99, 0.02, False, math.inf, is_last_line=False, reports=1)
+    assert order.learn(between), "it is of this report"
+    assert order.after is None
+    order.learn(between._replace(newest=99.9))
+    assert order.after is False, "it was there before the report was looked for"
 
 
 def test_an_unknown_save_rests_for_as_long_as_it_took() -> None:
