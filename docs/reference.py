@@ -164,6 +164,7 @@ def _metadata(annotation: Any) -> tuple[Any, ...]:
 
 
 _WORDS = (
+    (kinds.Every, "integer, 1 to 1,000,000,000, or a part of an epoch such as `1/4`"),
     (kinds.Seconds, "duration"),
     (kinds.Dollars, "dollars"),
     (kinds.Name, "name"),

@@ -142,18 +142,17 @@ def _trained(report: Report) -> tuple[str, str]:
     best = report.policy.best
     scale = report.job.experiment.scale
     last = 0 if best is None else report.policy.trials[best.trial].epoch
-    return f"{len(report.policy.trials)}", f"{last * scale.every:,}"
+    return f"{len(report.policy.trials)}", scale.text(last)
 
 
 def _bill(name: str, plan: RunPlan, against: Against, report: Report) -> tuple[str, ...]:
     kept = against.allowance.admit(plan.estimate)
     forecast = plan.forecast
-    every = report.job.experiment.scale.every
     return (
         name,
         _machines(plan),
         f"{forecast.trials.p50:,.0f}",
-        f"{forecast.epochs.p50 * every:,.0f}",
+        report.job.experiment.scale.text(forecast.epochs.p50),
         *_price(plan),
         f"below {cost_format(plan.offers)(forecast.dollars.p95)}",
         _than(plan.estimate.dollars, report.dollars) + ", over a limit" * (not kept),

@@ -12,6 +12,8 @@ from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
+    EPOCHS,
+    Scale,
     age_text,
     cost_format,
     counted,
@@ -49,7 +51,7 @@ def title(proposal: Proposal) -> str:
         what = f"up to {scale.counted(last)} a trial"
     else:
         trials = counted(proposal.trials or 0, "trial")
-        what = f"{trials}, {experiment.span.min * scale.every:,} to {scale.counted(last)} each, "
+        what = f"{trials}, {scale.text(experiment.span.min)} to {scale.counted(last)} each, "
         what += f"1 in {experiment.eta} goes on"
     return f"Plan of {experiment.name}: {what} ({plan.by})"
 
@@ -86,9 +88,7 @@ def expected(proposal: Proposal) -> Sheet:
         last = scale.counted(proposal.experiment.span.max)
         cap = "" if proposal.trials is None else f"{proposal.trials:,}"
         rows.append(("configurations", *_figures(forecast.trials), cap, ""))
-        rows.append(
-            (f"{scale.unit}s of the best", *_figures(forecast.epochs, scale.every), last, "")
-        )
+        rows.append((f"{scale.unit}s of the best", *_figures(forecast.epochs, scale), last, ""))
     runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else counted(forecast.samples, "run")
     columns = ("", "expected", runs, "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
@@ -106,11 +106,9 @@ def _against(
     return "none" if limit is None else show(limit), "" if chance is None else percent(chance)
 
 
-def _figures(spread: Spread, every: int = 1) -> tuple[str, str]:
+def _figures(spread: Spread, scale: Scale = EPOCHS) -> tuple[str, str]:
     """Return the median, and the lower bound for 19 of 20 runs."""
-    middle = spread.p50 * every
-    low = spread.p5 * every
-    return f"about {middle:,.0f}", f"at least {low:,.0f}"
+    return f"about {scale.text(spread.p50)}", f"at least {scale.text(spread.p5)}"
 
 
 def facts(proposal: Proposal) -> list[Fact]:
@@ -249,11 +247,10 @@ def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     cost = cost_format(proposal.plan.offers)
     for other in proposal.alternatives:
         forecast = other.plan.forecast
-        every = proposal.experiment.scale.every
         yield (
             _named(other, limits, cost),
             f"{forecast.trials.p50:,.0f}",
-            f"{forecast.epochs.p50 * every:,.0f}",
+            proposal.experiment.scale.text(forecast.epochs.p50),
             format_seconds(forecast.seconds.p50),
             cost(forecast.dollars.p50),
         )

@@ -85,7 +85,7 @@ def _job(proposal: Proposal) -> str:
     else:
         count = "" if proposal.plan.staged else "up to "
         count += counted(proposal.trials, "trial")
-    epochs = f"{scale.unit}s {span.min * scale.every:,} to {span.max * scale.every:,}"
+    epochs = f"{scale.unit}s {scale.text(span.min)} to {scale.text(span.max)}"
     return f"{count} ({named_sampler(experiment)[0]} sampler), {epochs}, eta {experiment.eta}"
 
 
@@ -201,13 +201,13 @@ def _rows(number: int, stage: StagePlan, scale: Scale) -> Iterator[tuple[str, ..
 _COUNT = "{:,.4g}".format
 
 
-def _figures(plan: RunPlan) -> Iterator[tuple[str, str, Callable[[float], str]]]:
+def _figures(plan: RunPlan, scale: Scale) -> Iterator[tuple[str, str, Callable[[float], str]]]:
     """Yield the label, the name and the format of each figure of a plan's forecast."""
     yield "time", "seconds", format_seconds
     if not plan.free:
         yield "cost", "dollars", cost_format(plan.offers)
     yield "trials started", "trials", _COUNT
-    yield "epochs of the best", "epochs", _COUNT
+    yield f"{scale.unit}s of the best", "epochs", scale.text
     yield "GPU-hours paid", "gpu_hours", _COUNT
     yield "instances at most", "instances", _COUNT
 
@@ -234,7 +234,7 @@ def forecast(proposal: Proposal) -> Sheet:
             *_quantiles(outcome, name, show),
             *_against_limit(getattr(outcome, name), show, *kept.get(name, (None, None))),
         )
-        for label, name, show in _figures(proposal.plan)
+        for label, name, show in _figures(proposal.plan, proposal.experiment.scale)
     )
     columns = ("", "p5", "p50", "p95", "limit", "slack at p95", "kept in")
     title = _SOURCES[outcome.source].format(samples=outcome.samples, seed=outcome.seed)
@@ -259,7 +259,7 @@ def against(report: Report, title: str, word: str) -> Sheet:
     plan = report.job.plan
     rows = tuple(
         (label, *_quantiles(plan.forecast, name, show), show(getattr(report.figures, name)))
-        for label, name, show in _figures(plan)
+        for label, name, show in _figures(plan, report.job.experiment.scale)
     )
     columns = ("", "forecast p5", "p50", "p95", word)
     return Sheet(f"{title}: forecast / {word}", columns, rows, frozenset({""}))
@@ -270,7 +270,7 @@ def rungs(report: Report) -> Sheet:
     scale = report.job.experiment.scale
     body = tuple(
         (
-            f"{row.epoch * scale.every:,}",
+            scale.text(row.epoch),
             f"{row.trials}",
             "-" if row.best is None else f"{row.best:.4f}",
             f"{row.gpu_hours:.4f}",

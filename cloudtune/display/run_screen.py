@@ -341,7 +341,7 @@ class RunScreen:
             return f"{command.trial} {how} from {width_text(before)} to {gpus}, from {epoch}"
         if not paused:
             return f"{command.trial} moves to a free place, from {epoch}"
-        until = f"{command.until_epoch * self._scale.every:,}"
+        until = self._scale.text(command.until_epoch)
         return f"resumes {command.trial} from {epoch} to {until}, on {gpus}"
 
     def _name(self, intent: str) -> str:

@@ -23,6 +23,11 @@ from cloudtune.script.command import is_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRAIN = re.compile(r"([^:]+\.py):([^\W\d]\w*)")
+_QUOTIENT = re.compile(r"1\s*/\s*(\d{1,6})")
+# The most units from report to report, the smallest part of one, and how exactly that is written.
+_MOST = 10**9
+_LEAST_PART = 1e-4
+_PART_ERROR = 0.02
 _STORAGE = re.compile(r"s3://[^/]+(/.*)?|(?!s3:)(?![A-Za-z0-9+.-]+://).+")
 
 
@@ -128,7 +133,28 @@ Text = Annotated[
         "is empty or can't be printed; write plain text",
     ),
 ]
+
+
+def _every(value: object) -> float:
+    """Return a whole number, or 1/n for a part: 0.25, or 1/4, which isn't a number in YAML."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST:
+        return value
+    part = _QUOTIENT.fullmatch(value) if isinstance(value, str) else None
+    count = int(part[1]) if part is not None else 0
+    if isinstance(value, float) and _LEAST_PART <= value < 1:
+        count = round(1 / value)
+        if abs(1 / value - count) > _PART_ERROR * count:
+            refused = f"an epoch has no whole number of parts of {value:g}"
+            raise refuse(f"{refused}; write 1/{count}")
+    if not 2 <= count <= 1 / _LEAST_PART:
+        raise refuse(
+            f"{shown(value)} is neither a whole number from 1 to {_MOST:,} nor a part such as 1/4"
+        )
+    return 1 / count
+
+
 Whole = Annotated[int, Strict()]
+Every = Annotated[int | float, PlainValidator(_every)]
 Seconds = Annotated[
     float | None,
     PlainValidator(_seconds),

@@ -413,9 +413,13 @@ class Experiment(Section):
 
     @property
     def span(self) -> Epochs:
-        """How far a trial trains, in reports, which are called epochs outside this file."""
+        """How far a trial trains, in reports, which are called epochs outside this file.
+
+        A min of 1, as by default, is the first report.
+        """
         every = self.progress.every
-        return Epochs(min=max(1, self.epochs.min // every), max=self.epochs.max // every)
+        first, last = (max(1, round(value / every)) for value in (self.epochs.min, self.epochs.max))
+        return Epochs(min=1 if self.epochs.min == 1 else first, max=last)
 
     @property
     def scale(self) -> Scale:

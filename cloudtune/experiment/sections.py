@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from cloudtune.errors import shown
-from cloudtune.experiment.field_types import Seconds, Text, Whole, text_that
+from cloudtune.experiment.field_types import Every, Seconds, Text, Whole, text_that
 from cloudtune.experiment.validation import refuse
 from cloudtune.script.printed_lines import EXAMPLE, LinePattern
 
@@ -178,13 +178,25 @@ class Checkpoints(Section):
 class ProgressSettings(Section):
     """What is counted, and how much of it makes a report: {unit: step, every: 500}.
 
+    A part of an epoch is {every: 1/4}, which `reports_each` epoch: 4.
     `field` is the number of a report that says where it is, where the script doesn't say so by
     `cloudtune.report(…, step=1500)`; without both, reports are counted.
     """
 
     unit: Literal["epoch", "step"] = "epoch"
-    every: Whole = Field(default=1, ge=1, le=10**9, examples=["500"])
+    every: Every = Field(default=1, examples=["500"])
     field: Text | None = Field(default=None, examples=["global_step"])
+
+    @model_validator(mode="after")
+    def _whole_steps(self) -> ProgressSettings:
+        if self.unit == "step" and self.every < 1:
+            raise refuse("steps have no parts; write a whole number", "every")
+        return self
+
+    @property
+    def reports_each(self) -> int:
+        """How many reports an epoch has; 1 where there is at most one."""
+        return max(1, round(1 / self.every))
 
 
 _PYTHON = re.compile(r"3\.(\d{1,2})(\.\d{1,2})?")

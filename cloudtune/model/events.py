@@ -6,7 +6,7 @@ check in each driver until it is handled there.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from cloudtune.model.trial import Parallel
 
@@ -132,6 +132,7 @@ class EpochReport:
     - `parallel`: how several workers share the model; "" if the script doesn't leave that to the
       run.
     - `texts`: what the script reported that is no number; it is shown, and compares nothing.
+    - `between`: how many reports since the last epoch's compare nothing, as of parts of an epoch.
     - `of_epoch`: where the script reported nothing, the epoch of its next report, whose metrics
       these are; 0 for a report.
 
@@ -148,16 +149,21 @@ class EpochReport:
     waited: float = 0.0
     unsaved: str = ""
     held: str = ""
+    between: int = 0
     parallel: Parallel = ""
     of_epoch: int = 0
     texts: Mapping[str, str] = field(default_factory=dict)
+
+
+# What a node says to the controller that no ledger needs.
+_OF_NODES: Final = frozenset({"held", "between"})
 
 
 @dataclass(frozen=True)
 class EpochDone:
     """A session finished an epoch.
 
-    It has the fields of `EpochReport` except `held`, plus the time and the session.
+    It has the fields of `EpochReport` except `held` and `between`, plus the time and the session.
     """
 
     at: float
@@ -177,7 +183,7 @@ class EpochDone:
 
     @classmethod
     def of(cls, at: float, session: str, report: EpochReport) -> "EpochDone":
-        fields = {name: value for name, value in vars(report).items() if name != "held"}
+        fields = {name: value for name, value in vars(report).items() if name not in _OF_NODES}
         return cls(at, session, **fields)
 
 

@@ -24,22 +24,35 @@ def metric_text(value: float) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """The progress of trials in their experiment's unit: a report per `every` units."""
+    """The progress of trials in their experiment's unit: a report per `every` units.
+
+    Below 1 that is a part of an epoch.
+    """
 
     unit: str = "epoch"
-    every: int = 1
+    every: float = 1
+
+    def units(self, reports: float) -> float:
+        """Return the units of some reports, as they are shown: hundredths of parts alone."""
+        return round(reports * self.every, 2 if self.every < 1 else None)
+
+    def text(self, reports: float) -> str:
+        """Return "4", "2,000", "0.75"."""
+        return f"{self.units(reports):,.12g}"
 
     def at(self, report: int) -> str:
         """Return "epoch 4", "step 2,000"."""
-        return f"{self.unit} {report * self.every:,}"
+        return f"{self.unit} {self.text(report)}"
 
     def counted(self, reports: int) -> str:
         """Return "1 epoch", "4,000 steps"."""
-        return counted(reports * self.every, self.unit)
+        return counted(self.units(reports), self.unit)
 
     def span(self, first: int, last: int) -> str:
         """Return a range: "5-8" for the fifth to the eighth report."""
-        return f"{(first - 1) * self.every + 1:,}-{last * self.every:,}"
+        if self.every < 1:
+            return f"{self.text(first)}-{self.text(last)}"
+        return f"{(first - 1) * self.every + 1:,}-{self.text(last)}"
 
 
 EPOCHS = Scale()

@@ -21,7 +21,7 @@ from cloudtune.model.plans import (
     epochs_in,
     largest_fleet,
 )
-from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.scaling import ASSUMED, ScalingProfile
 from cloudtune.model.text import cost_format, counted, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
@@ -42,6 +42,8 @@ from cloudtune.runs.job import charges_of, choice_of, named_sampler, switches_of
 LEASE_GRACE_SECONDS = 600.0
 # A plan that takes more than this share of a limit says what a little less would change.
 _NEAR = 0.95
+# An epoch that takes more than this share of the deadline is long: few comparisons are left.
+_LONG_EPOCH = 0.05
 # The median of a few simulated runs costs at least this share of the lower bound of all plans.
 _BY_LUCK = 0.8
 # Jobs of more trials, or more epochs in total, aren't played on spot pools: a run of 10,000 trials
@@ -128,7 +130,7 @@ def make_plan(
             # Only runs show whether a cheaper plan is safe enough, too.
             planned = _by_runs(question, runs, best=planned) or planned
     occupancy = [problem.occupancy] if problem.occupancy else []
-    remarks = (*occupancy, *planned.remarks, *_cliffs(planned))
+    remarks = (*occupancy, *planned.remarks, *_long_epochs(planned), *_cliffs(planned))
     return replace(planned, derived=derived, remarks=remarks)
 
 
@@ -236,6 +238,24 @@ def _on_demand(question: Question, runs: int) -> Planned | None:
 def _steady(question: Question) -> tuple[Rentable, ...]:
     """Return the rentables that aren't on spot."""
     return tuple(rentable for rentable in question.problem.rentables if not rentable.behaviours)
+
+
+def _long_epochs(planned: Planned) -> Iterator[str]:
+    """Yield that trials could be compared within epochs, if these take much of the deadline."""
+    deadline = planned.limits.deadline
+    experiment = planned.problem.experiment
+    progress = experiment.progress
+    if deadline is None or progress.unit == "step" or progress.every != 1:
+        return
+    profiles = [it.profile for it in planned.rentables]
+    known = [it.epoch for it in profiles if it.provenance.origin != ASSUMED]
+    narrow = [epoch.mean for widths in known for width, epoch in widths.items() if width <= 1]
+    share = min(narrow, default=0.0) / deadline
+    if share > _LONG_EPOCH:
+        yield (
+            f"an epoch takes {share:.0%} of the deadline; a script that reports within epochs is "
+            "compared there with progress: {every: 1/4}, so that more configurations can be tried"
+        )
 
 
 def _cliffs(planned: Planned) -> Iterator[str]:

@@ -404,18 +404,19 @@ def _explored(
     experiment = problem.experiment
     if request.allowance == Allowance():
         raise UsageError("--objective trials needs a limit: set --deadline or --budget")
+    each = experiment.progress.reports_each  # whole epochs, which a command is told
     there_are = len(trials(experiment.model_copy(update={"trials": MAX_TRIALS})))
     explored = explore(
         planner,
-        lambda trials, epochs: replace(request, work=work(experiment, trials, epochs)),
+        lambda trials, epochs: replace(request, work=work(experiment, trials, epochs * each)),
         max_trials=there_are,
-        max_epochs=experiment.span.max,
+        max_epochs=experiment.span.max // each,
     )
-    first = experiment.span.min
-    every = experiment.progress.every
-    fitting = Epochs(min=min(first, explored.epochs) * every, max=explored.epochs * every)
+    reports = explored.epochs * each
+    last = round(reports * experiment.progress.every)
+    fitting = Epochs(min=min(experiment.epochs.min, last), max=last)
     changed = experiment.model_copy(update={"trials": explored.trials, "epochs": fitting})
-    stages_found = work(experiment, explored.trials, explored.epochs)
+    stages_found = work(experiment, explored.trials, reports)
     return replace(problem, experiment=changed), replace(request, work=stages_found)
 
 

@@ -73,7 +73,8 @@ class Tried:
 
     `epoch_seconds` is the time of its last epoch on one core; None if it wasn't timed. `reason` is
     why it can't be tried here, though it may run on instances; "" if it was tried. `unsaved` says
-    that its first epoch had no checkpoint, and what to do; "" if it had one.
+    that its first epoch had no checkpoint, and what to do; "" if it had one. `parts`: the reports
+    of an epoch, where they compare nothing until it is over; else 1.
     """
 
     seconds: float = 0.0
@@ -81,6 +82,7 @@ class Tried:
     epoch_seconds: float | None = None
     reason: str = ""
     unsaved: str = ""
+    parts: int = 1
 
     def __str__(self) -> str:
         if self.reason:
@@ -118,6 +120,11 @@ def check_script(
         to_stderr(f"note: {tried}; the run goes on")
     elif trains:
         to_stderr(str(tried))
+    if tried.parts > 1:
+        to_stderr(
+            f"note: {tried.parts} reports an epoch: with progress: {{every: 1/{tried.parts}}} "
+            "trials are compared by each of them, not by the last alone"
+        )
     if carried and tried.unsaved:  # the plan, which says so otherwise, is made by the head
         to_stderr(f"note: {tried.unsaved}")
     return tried
@@ -209,6 +216,7 @@ def _trained(experiment: Experiment, seconds: float, report: EpochReport) -> Tri
         reported=True,
         epoch_seconds=report.seconds or None,
         unsaved="" if report.checkpoint is not None else _unsaved(experiment),
+        parts=1 if experiment.progress.unit == "step" else report.between + 1,
     )
 
 

@@ -410,6 +410,7 @@ def _measure(
         values=tuple(reading.metrics[name] for reading in readings),
         epochs=tuple(reading.epoch for reading in readings),
         steps=tuple(step_of(reading.metrics) for reading in readings),
+        parts=tuple(reading.part for reading in readings),
     )
 
 
@@ -418,8 +419,8 @@ def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:
     if not is_metric(measure.name) or not measure.values:
         return False
     named = [epoch for epoch in measure.epochs if epoch is not None]
-    if len(named) > _ENOUGH * len(set(named)):
-        return False  # several of each epoch
+    if len(named) > _ENOUGH * len(set(named)) and not is_held_out(measure.name):
+        return False  # several of each epoch, as of batches
     steps = not named and last is not None and ended
     return not (steps and len(measure.values) > _PER_EPOCH * (last or 0))
 

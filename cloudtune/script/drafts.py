@@ -4,10 +4,12 @@ A function is read from its text. A program is asked: its help names its options
 and writes in its first minute has the metrics. Ranges are guesses by names and defaults.
 """
 
+import itertools
+import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -50,8 +52,8 @@ class Gap:
 class Measure:
     """A number that a script printed or wrote, by name; `reports` is how an experiment reads it.
 
-    `values` are in the order in which they came, `epochs` and `steps` those that the script named.
-    `source` is a file's name, or "its output".
+    `values` are in the order in which they came, `epochs` and `steps` those that the script named,
+    `parts` how much of its epoch was over. `source` is a file's name, or "its output".
     """
 
     name: str
@@ -60,9 +62,30 @@ class Measure:
     values: tuple[float, ...]
     epochs: tuple[float | None, ...]
     steps: tuple[float | None, ...] = ()
+    parts: tuple[float | None, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} ({self.values[-1]:g})"
+
+    @property
+    def reports_each(self) -> int:
+        """How many reports an epoch has, by what they say; 1 where that isn't known."""
+        named = [epoch for epoch in self.epochs if epoch is not None]
+        if not named or len(named) < len(self.epochs):
+            return 1
+        if all(self.parts):
+            return _parts_of(part for part in self.parts if part is not None)
+        if any(epoch % 1 for epoch in named):
+            return _parts_of(named)
+        counts = Counter(named)
+        return counts[named[0]] if len(counts) > 1 else 1
+
+
+def _parts_of(places: Iterable[float]) -> int:
+    """Return how many places there are in an epoch; 1 if their distances are no part of it."""
+    ordered = sorted({0.0, *places})
+    between = min([after - before for before, after in itertools.pairwise(ordered)], default=1.0)
+    return max(1, round(1 / between))
 
 
 @dataclass
@@ -73,8 +96,8 @@ class Draft:
     metric's name until it is given. `reads_reports` is False if the script calls no `report`, so
     that its metrics must be read from a file or from its output: `measures` are those that were
     seen, the most likely first. `notes` are lines on its checkpoints and GPUs. `every`: the epochs
-    from report to report, or steps, as `unit` says; `seen_epochs`: as many as it trains, by what it
-    showed.
+    from report to report, or steps, as `unit` says, and `each`: the reports of an epoch;
+    `seen_epochs`: as many as it trains, by what it showed.
     """
 
     script: Path
@@ -92,6 +115,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     reports: tuple[str, str] | None = None
     every: int = 1
+    each: int = 1
     unit: str = "epoch"
     seen_epochs: int | None = None
 
@@ -149,9 +173,13 @@ class Draft:
             lines.append(f"progress: {{unit: step, every: {self.every}}}  # compared so often")
         elif self.every > 1:
             lines.append(f"progress: {{every: {self.every}}}  # the epochs from report to report")
+        elif self.each > 1:
+            lines.append(f"progress: {{every: 1/{self.each}}}  # the part from report to report")
         if self.last_epoch is not None:
             return [*lines, f"epochs: {{max: {self.last_epoch}}}"]
         last, source = self._guess_epochs()
+        if self.each > 1:
+            return [*lines, f"epochs: {{max: {last}}}  # {source}; compared within epochs"]
         first = max(1, last // 8 // self.every) * self.every
         span = f"epochs: {{min: {min(first, last)}, max: {last}}}"
         return [*lines, f"{span}  # {source}; compared from min on"]
@@ -327,8 +355,10 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     if draft.epochs is None and steps is not None and _counts_steps(best, steps):
         draft.epochs = steps
         draft.unit = "step"
-        draft.every = max(1, int(steps.default) // _GUESSED_EPOCHS)
+        draft.every = _steps_between(best, int(steps.default))
         return
+    draft.each = best.reports_each
+    count = max(1, count // draft.each)
     full = draft.epochs.default if draft.epochs is not None else shown.epochs
     full = int(full) if isinstance(full, int | float) and full >= 1 else None
     if not shown.ended:
@@ -337,11 +367,21 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     elif count == 1:
         draft.epochs = None  # it reports at its end alone
         draft.seen_epochs = 1
+    elif draft.each > 1 and draft.epochs is not None:
+        pass  # it trains as many as the option says
     elif None in best.epochs and full is not None and full % count == 0:
         draft.every = full // count
     elif None in best.epochs or draft.epochs is None:
         draft.epochs = None
         draft.seen_epochs = max(count, shown.epochs or 0)
+
+
+def _steps_between(measure: Measure, last: int) -> int:
+    """Return from how many to how many steps trials are compared: a multiple of its reports'."""
+    guess = max(1, last // _GUESSED_EPOCHS)
+    named = sorted({0, *(int(step) for step in measure.steps if step is not None)})
+    between = min([after - before for before, after in itertools.pairwise(named)], default=1)
+    return math.ceil(guess / between) * between
 
 
 def _counts_steps(measure: Measure, steps: Option) -> bool:

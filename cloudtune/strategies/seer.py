@@ -178,7 +178,7 @@ class Seer:
         work = whole * gpus / atom / max(epoch, 1e-9) / 2
         setup = profile.start.mean / max(epoch, 1e-9)
         self._first = seer_rules.first_rung(self._epochs, self._steps, work, setup)
-        deep = max(seer_rules.DEEP * self._epochs[self._first], seer_rules.SCHEDULE * self._last)
+        deep = max(self._epochs[self._first], seer_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
         # Explorers stay within one instance: a wider trial would wait until several are free.
         wanted = seer_rules.width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)

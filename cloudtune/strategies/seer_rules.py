@@ -32,9 +32,7 @@ APART = 2
 STEP = 0.98
 # The number of trials that `STEP` counts as.
 BELIEF = 4.0
-# Exploring is wide enough to reach this multiple of the first rung in its time.
-DEEP = 2.0
-# And wide enough to reach this share of the whole schedule in its time.
+# Exploring is wide enough to reach this share of the whole schedule in its time.
 SCHEDULE = 0.25
 # Another season of exploring needs the time of this many epochs and starts.
 SEASON = 2.0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cloudtune.errors import UsageError
 
@@ -16,15 +16,20 @@ class Trained:
     batch_size: int | None = None
 
 
+# A script reports parts of an epoch at whole steps: at 0.249 where a quarter is meant.
+_PART_ROUNDING: Final = 0.05
+
+
 @dataclass(frozen=True)
 class Progress:
     """What is counted: one report is expected per `every` units ("epoch" or "step").
 
-    `field` is the metric with the unit's number, if there is one.
+    Below 1 it is a part of an epoch: 0.25 for four reports an epoch. `field` is the metric with the
+    unit's number, if there is one.
     """
 
     unit: str = "epoch"
-    every: int = 1
+    every: float = 1
     field: str | None = None
 
     def place(self, metrics: Mapping[str, float], position: Mapping[str, Any]) -> float | None:
@@ -59,5 +64,8 @@ class Progress:
         where = self.place(metrics, position)
         if where is None:
             return reported + 1
-        number = int(where // self.every)
+        if self.every < 1:
+            number = int(where / self.every + _PART_ROUNDING)
+        else:
+            number = int(where // self.every)
         return number if number > reported else None

@@ -162,6 +162,7 @@ class Session:
     """The metrics of the last epoch, if the trial has its own checkpoint of it."""
     _between: Mapping[str, float] | None = field(default=None, init=False)
     """The metrics of the last report, if it came further than the epoch, but not to the next."""
+    _reports_between: int = field(default=0, init=False)
     _place: float = field(default=0.0, init=False)
     """Where the script stood at the epoch's report, by its own number."""
     _waiting: bool = field(default=False, init=False)
@@ -293,6 +294,7 @@ class Session:
         place = self.progress.place(numbers, position)
         number = self.progress.number(self.epoch, numbers, position)
         if number is None:
+            self._reports_between += 1
             if self.epoch == 0 or (place or 0.0) > self._place:
                 self._between = numbers
             return
@@ -311,6 +313,7 @@ class Session:
         if pending is not None:
             self.saves.saved(saving, whole=False)
         self.epoch = epoch
+        between, self._reports_between = self._reports_between, 0
         self._place, self._between = place or 0.0, None
         self._kept = None if pending is None else numbers
         if self.rank == 0:
@@ -330,6 +333,7 @@ class Session:
                 unsaved=self.store.failure if self.store is not None and lost else "",
                 parallel=(self.parallel or "ddp") if self.leaves_parallel else "",
                 texts=texts,
+                between=between,
             )
             if pending is None:
                 self.report_hook(report)

@@ -516,6 +516,27 @@ def test_reports_of_every_few_epochs(bench: Bench) -> None:
     assert (experiment.progress.every, experiment.epochs.max) == (2, 6)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'print(f"epoch {epoch + part:.2f} val loss {value}", flush=True)',
+        'print(f"epoch {epoch + 1} step {500 * part:.0f}/500 val loss {value}", flush=True)',
+        'print(f"epoch {epoch + 1} val loss {value}", flush=True)',
+        "print(json.dumps({'epoch': epoch + part, 'val loss': value}), file=log, flush=True)",
+    ],
+)
+def test_a_program_that_reports_parts_of_an_epoch(bench: Bench, line: str) -> None:
+    body = f"for part in (0.25, 0.5, 0.75, 1): value = lr / (epoch + part); {line}"
+    program = (PROGRAM % body).replace("for epoch", "log = open('log.jsonl', 'w')\nfor epoch", 1)
+    path = drafted(bench, program)
+    experiment = load_experiment(path, {})
+    assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
+    assert (experiment.progress.every, experiment.epochs.max) == (0.25, 2)
+    assert (experiment.span.min, experiment.span.max) == (1, 8)
+    said = bench.here("plan", path, "--deadline", "10m", "--budget", "$2").succeeded()
+    assert "up to 2 epochs a trial" in said.out
+
+
 def test_a_program_that_counts_steps(bench: Bench) -> None:
     program = PROGRAM.replace("--epochs", "--max-steps").replace("options.epochs", "5")
     line = "print(f'step {100 * epoch} | return {epoch - lr}')"

@@ -250,6 +250,18 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
         command(*words).refused("measure it with `cloudtune profile`")
 
 
+def test_a_plan_says_where_reports_within_epochs_would_pay(command: Command) -> None:
+    """The test's profile has epochs of 9 s."""
+    long = "of the deadline; a script that reports within epochs is compared there"
+    said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "2m")
+    assert f"an epoch takes 8% {long}" in " ".join(said.out.split())
+    said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "30m")
+    assert long not in " ".join(said.out.split())
+    changed("experiment.yaml", "trials: 16", "trials: 16\nprogress: {every: 1/4}")
+    said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "2m")
+    assert long not in " ".join(said.out.split())
+
+
 def test_a_type_that_was_not_measured_is_derived(command: Command) -> None:
     said = command(
         "plan", "experiment.yaml", "--instances", "g4dn.12xlarge,g4dn.xlarge", "-o", "json"

@@ -132,6 +132,33 @@ def test_holes_are_filled(command: str, values: dict[str, object], words: list[s
     assert Program(command, words_of(command), 1).fill(values) == words
 
 
+@pytest.mark.parametrize("every", [0.25, "1/4", "1 / 4"])
+def test_an_experiment_in_parts_of_epochs_counts_them(every: object) -> None:
+    experiment = Experiment(**{**FIELDS, "progress": {"every": every}, "epochs": {"max": 3}})
+    assert (experiment.span.min, experiment.span.max) == (1, 12)
+    assert Experiment.from_json(experiment.to_json()) == experiment
+    assert experiment.scale.at(3) == "epoch 0.75"
+    assert experiment.scale.counted(12) == "3 epochs"
+    assert experiment.scale.span(2, 8) == "0.5-2"
+
+
+@pytest.mark.parametrize(
+    ("progress", "message"),
+    [
+        ({"every": 0.4}, "progress.every: an epoch has no whole number of parts of 0.4; write 1/2"),
+        ({"every": "4/1"}, "progress.every: '4/1' is neither a whole number"),
+        ({"every": 1.5}, "progress.every: 1.5 is neither a whole number"),
+        ({"every": True}, "progress.every: true is neither a whole number"),
+        ({"every": 0}, "progress.every: 0 is neither a whole number"),
+        ({"every": 0.25, "unit": "step"}, "progress.every: steps have no parts"),
+    ],
+)
+def test_other_parts_are_refused(
+    wrong: Callable[..., str], progress: dict[str, object], message: str
+) -> None:
+    assert message in wrong(progress=progress, epochs={"max": 4})
+
+
 def test_an_experiment_in_steps_is_planned_and_shown_in_steps() -> None:
     counted = {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 4000}}
     experiment = Experiment(**{**FIELDS, **counted})

@@ -129,6 +129,27 @@ def experiment(bench: Bench, **fields: Any) -> Experiment:
     return Experiment(**{**data, **fields})
 
 
+IN_PARTS = """
+for part in (1, 2, 3, 4):
+    print(f"epoch {part / 4:.2f} loss {1 / part}", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("every", "noted"), [("1", True), ("1/4", False)])
+def test_reports_within_an_epoch_are_noted(
+    bench: Bench, every: str, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bench.folder / "main.py").write_text(IN_PARTS)
+    path = bench.folder / "experiment.yaml"
+    path.write_text(
+        COMMAND.replace("min: 1, max: 4", "max: 1")
+        + f"progress: {{every: {every}}}\ncloud: {{provider: aws, instances: [g4dn.xlarge]}}\n"
+    )
+    dry_run.check_script(Experiment.load(path), has_run=False)
+    said = capsys.readouterr().err
+    assert ("note: 4 reports an epoch: with progress: {every: 1/4}" in said) == noted
+
+
 def test_a_minute_without_an_error_is_enough(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "SECONDS", 0.0)
     tried = try_script(experiment(bench))

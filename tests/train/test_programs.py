@@ -101,7 +101,7 @@ class Trial:
             met=self.met,
         )
         every = self.progress.every
-        program = Program(self.command, words_of(self.command), last * every, **self.program)
+        program = Program(self.command, words_of(self.command), int(last * every), **self.program)
 
         def keep_report(report: EpochReport) -> None:
             self.reports.append(report)
@@ -300,6 +300,66 @@ print("best: step 110 accuracy 0.9")
         (2, 0.25),
         (3, 0.29),
     ]
+
+
+IN_PARTS = """
+import time
+for epoch in (1, 2):
+    {before}
+    for quarter in (1, 2, 3, 4):
+        value = epoch - 1 + quarter / 4
+        print(f"{line}", flush=True)
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [
+        ("", "epoch {value:.2f} accuracy {value}"),
+        ("", "epoch {epoch} step {500 * quarter}/2000 accuracy {value}"),
+        ("print(f'Epoch {epoch}')", "iter {500 * quarter} of 2000, accuracy: {value}"),
+    ],
+)
+@pytest.mark.parametrize("every", [1, 0.25])
+def test_parts_of_an_epoch_are_read(tmp_path: Path, before: str, line: str, every: float) -> None:
+    """Without `progress` an epoch has its last report, not its first."""
+    script = IN_PARTS.format(before=before or "pass", line=line)
+    reads = {"printed": "accuracy {accuracy}"}
+    progress = Progress(every=every)
+    it = trial(tmp_path, script, "python main.py", program=reads, progress=progress)
+    last = int(2 / every)
+    it.run(until=last + 1, last=last)
+    assert [(at.epoch, at.metrics["accuracy"]) for at in it.reports] == [
+        (report, report * every) for report in range(1, last + 1)
+    ]
+
+
+@pytest.mark.parametrize("places", ["0.33 0.67 1.0 1.33 1.67 2.0", "1 1 1 2 2 2"])
+def test_rounded_and_whole_numbers_of_parts(tmp_path: Path, places: str) -> None:
+    script = f"""
+for place in "{places}".split():
+    print("epoch", place, "accuracy", 1, flush=True)
+"""
+    reads = {"printed": "accuracy {accuracy}"}
+    progress = Progress(every=1 / 3)
+    it = trial(tmp_path, script, "python main.py", program=reads, progress=progress)
+    it.run(until=7, last=6)
+    assert it.epochs == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "line", ["epoch {epoch} step {epoch * 500}/1500", "epoch {epoch} 0.5 s", "epoch {epoch}: 2.5%"]
+)
+def test_steps_of_the_whole_training_are_no_parts(tmp_path: Path, line: str) -> None:
+    script = f"""
+for epoch in (1, 2, 3):
+    print(f"{line} accuracy {{epoch}}", flush=True)
+"""
+    reads = {"printed": "accuracy {accuracy}"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    it.run(until=4, last=3)
+    assert [(at.epoch, at.metrics["accuracy"]) for at in it.reports] == [(1, 1), (2, 2), (3, 3)]
 
 
 PRINTS = """

@@ -141,7 +141,7 @@ class RunPanel:
         lines += _bar(
             f"{self.scale.unit}s",
             epochs,
-            lambda count: f"{count * self.scale.every:,.0f}",
+            self.scale.text,
             "",
             width,
             plan=True,
@@ -225,7 +225,7 @@ class RunPanel:
                 (
                     trial.id,
                     "paused" if trial.status == "parked" else trial.status,
-                    f"{trial.epoch * self.scale.every:,}",
+                    self.scale.text(trial.epoch),
                     "-" if trial.metric is None else f"{trial.metric:.4g}",
                     width_text(trial.width) if trial.live and trial.width else "-",
                     places or "-",

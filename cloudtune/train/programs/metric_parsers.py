@@ -18,10 +18,19 @@ from cloudtune.train.torch_state import short_text
 _EPOCH_IN_TEXT: Final = re.compile(
     r"\bepoch\b[^\w\n]{0,8}(\d+)(?:\.0+)?(?!\d|\.\d|\s*%)", re.IGNORECASE
 )
+# Where a report stands within an epoch: 0.25, not 0.25 s or 10.5 %.
+_PART_IN_TEXT: Final = re.compile(
+    r"\bepoch\b[^\w\n]{0,8}(\d+\.\d+)(?![\d.]|\s*(?:%|[mu]?s\b|secs?\b|mins?\b|[mh]\b))",
+    re.IGNORECASE,
+)
 # Each line with an epoch number has one of them.
 _EPOCH_NEEDLES: Final = (b"poch", b"POCH")
 # A counter such as 3/10, and the percent of a bar without one.
 _COUNTER: Final = re.compile(r"(?<![\w./])(\d+)\s*/\s*(\d+)(?![\w/]|\.\d)")
+# A counter of an epoch's steps.
+_STEPS: Final = re.compile(
+    r"\b(?:step|iter|iteration|batch)\b[^\w\n]{0,4}(\d+)\s*(?:/|of)\s*(\d+)\b", re.IGNORECASE
+)
 _PERCENT: Final = re.compile(r"(?<![\w.])(\d{1,3})%")
 # What progress bars are drawn with: tqdm's, Keras', rich's.
 _BAR: Final = re.compile(r"\|[█▉▊▋▌▍▎▏#\d ]*\||\[=*>?\.*\]|[━╸╺─█▒░]{3}")
@@ -41,11 +50,13 @@ class Reading(NamedTuple):
     """A report that was read: its metrics, and the script's own epoch number, if any.
 
     That may be a fraction: 0.5 in the middle of the first epoch. `texts` are what is no number.
+    `part` is how much of that epoch is over, by a line such as "step 500/2000"; None if none says.
     """
 
     metrics: dict[str, float]
     epoch: float | None
     texts: Mapping[str, str] = MappingProxyType({})
+    part: float | None = None
 
 
 # The numbers and texts of a line, by name.
@@ -85,6 +96,7 @@ class Readings:
         self._is_last = False
         self.from_zero = False  # whether the script has named an epoch 0
         self._epoch: float | None = None
+        self._of_whole = True  # whether a line's steps may be those of the whole training
         self._reported = False
         self._number: int | None = None
         self._number_at = 0.0
@@ -168,7 +180,18 @@ class Readings:
         own = epoch_of(numbers_in(values))
         if mark is not None:
             self._pass(int(mark[1]), is_report=self._is_report(values))
-        yield from self._note(line, values, self._epoch if own is None else own)
+        if own is None:
+            own = self._epoch_in(line)
+        yield from self._note(line, values, own)
+
+    def _epoch_in(self, line: str) -> float | None:
+        """Return the epoch of a line that may be a report: in its text, or in one before it."""
+        part = _PART_IN_TEXT.search(line)
+        if part is not None and self._epoch is None:
+            return float(part[1])
+        if self._epoch is None and _STEPS.search(line):
+            return self._number
+        return self._epoch
 
     def _is_report(self, values: Mapping[str, object]) -> bool:
         return isinstance(values.get(self._metric), float)
@@ -182,7 +205,7 @@ class Readings:
                 self._example = line.strip()[:_EXAMPLE_LETTERS]
             return
         self._reported = self._is_last = True
-        state = _State(values, epoch, *_counters(line))
+        state = _State(values, epoch, *_counters(line), self._part(line, epoch))
         if self._state is not None:
             if not state.rewrites(self._state, self._last):
                 yield from self._settle(rewritten=True)
@@ -191,6 +214,20 @@ class Readings:
         self._state = state
         self._epoch = None
 
+    def _part(self, line: str, epoch: float | None) -> float | None:
+        """Return how much of its epoch a line's steps are; None if it says nothing of it.
+
+        Steps of the whole training are as far as the epochs where an epoch ends, each time.
+        """
+        steps = _STEPS.search(line)
+        if steps is None or epoch is None or epoch != int(epoch):
+            return None
+        count, total = int(steps[1]), int(steps[2])
+        over = epoch + self.from_zero
+        if count * self._last != over * total:
+            self._of_whole = False
+        return None if self._of_whole or not count <= total > 0 else count / total
+
     def _settle(self, *, rewritten: bool) -> Iterator[Reading]:
         """Yield the last report, unless it is a bar that goes on after a newline.
 
@@ -198,7 +235,8 @@ class Readings:
         """
         if self._state is not None and (rewritten or not self._state.goes_on):
             values = self._state.values
-            yield Reading(numbers_in(values), self._state.epoch, texts_in(values))
+            epoch, part = self._state.epoch, self._state.part
+            yield Reading(numbers_in(values), epoch, texts_in(values), part)
             self._state = None
 
     def _pass(self, number: int, *, is_report: bool) -> None:
@@ -241,13 +279,14 @@ def texts_in(values: Values) -> dict[str, str]:
 class _State(NamedTuple):
     """A report as its line stands now, with the line's `counters`, such as 3 of 10.
 
-    `bar` is whether the line is a library's progress bar.
+    `bar` is whether the line is a library's progress bar, and `part` as of `Reading`.
     """
 
     values: Values
     epoch: float | None
     counters: tuple[tuple[int, int], ...]
     bar: bool
+    part: float | None
 
     @property
     def goes_on(self) -> bool:

@@ -473,12 +473,13 @@ class SpokenRun(CommandRun):
 class EpochNumbers:
     """Where a report stands, by the script's own numbers as long as they don't go back.
 
-    A script counts epochs from 0 or from 1, or in fractions. Where its numbers go back, reports are
-    counted instead.
+    A script counts epochs from 0 or from 1, or in fractions, or in steps of an epoch. Where its
+    numbers go back, reports are counted instead.
     """
 
     def __init__(self, progress: Progress) -> None:
         self._unit = progress.unit
+        self._every = progress.every
         self._wanted = progress.field is None
         self._offset: int | None = None  # what to add to the script's number
         self._last: float | None = None  # its number in the previous report
@@ -486,8 +487,9 @@ class EpochNumbers:
     def resumed(self, manifest: Manifest) -> None:
         """Learn from a checkpoint how the script has counted so far."""
         own = epoch_of(manifest.metrics)
-        if own is not None and manifest.epoch - own in {0, 1}:
-            self._offset = int(manifest.epoch - own)
+        ahead = None if own is None else round(manifest.epoch * self._every - own, 2)
+        if ahead in {0, 1}:
+            self._offset = int(ahead)
 
     def tells(self, own: float | None) -> bool:
         """Whether a number determines the epoch of a report."""
@@ -507,6 +509,8 @@ class EpochNumbers:
             return {"step": own}
         if own != int(own):
             self._offset = 0
+        elif self._offset is None and self._every < 1 and reading.part is None:
+            return {}  # several reports have the number of one epoch
         elif self._offset is None and reported == 0:
             self._offset = int(from_zero or own == 0)
         goes_back = self._last is not None and own < self._last
@@ -514,7 +518,8 @@ class EpochNumbers:
         if self._offset is None or goes_back:
             self._wanted = False
             return {}
-        return {"epoch": own + self._offset}
+        begun = 0.0 if reading.part is None else 1 - reading.part
+        return {"epoch": own + self._offset - begun}
 
 
 # A reading, and its checkpoint.
@@ -547,7 +552,7 @@ class ReadRun(CommandRun):
         self._numbers = EpochNumbers(post.progress)
         self._read_watch: ReadWatch | None = None
         progress = post.progress
-        self._counts_epochs = progress.unit == "epoch" and progress.every == 1
+        self._counts_epochs = progress.unit == "epoch" and progress.every <= 1
 
     def _tell(self, **message: Any) -> None:
         match message:
@@ -631,7 +636,7 @@ class ReadRun(CommandRun):
     def _new_readings(self) -> Readings | MetricFiles:
         program = self._program
         metric = self._place["metric_name"]
-        first = self._session.start_epoch * self._post.progress.every
+        first = int(self._session.start_epoch * self._post.progress.every)
         if program.file is not None:
             return MetricFiles(self.folder, program.file, metric, first=first)
         assert program.printed is not None

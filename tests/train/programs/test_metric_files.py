@@ -228,7 +228,7 @@ def test_numbers_of_json_may_be_texts(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log.jsonl"
     readings = MetricFiles(tmp_path, path.name, "a")
     path.write_text(json.dumps({"a": text, "b": f"about {text}"}) + "\n")
-    ((metrics, _, texts),) = readings.more()
+    ((metrics, _, texts, _),) = readings.more()
     assert set(metrics) == {"a"}
     assert texts == {"b": f"about {text}"}
     assert repr(metrics["a"]) == repr(float(text.replace(",", "").rstrip("%")))
