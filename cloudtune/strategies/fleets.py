@@ -478,7 +478,9 @@ class BackToSpot:
         if any(not rented.joined for rented in view.fleet.wanted()):
             return None
         willing = next((offer for offer in self._spot if not view.avoided(offer)), None)
-        return willing if willing is not None and self._pays(view, willing) else None
+        if willing is None or not view.admits(view.held + Counter([willing])):
+            return None
+        return willing if self._pays(view, willing) else None
 
     def _pays(self, view: View, offer: Offer) -> bool:
         """Whether there is time and money for several moves to an offer and back.
@@ -503,6 +505,8 @@ class BackToSpot:
         target = self.target(view, needed)
         held = Counter(view.held)
         too_many = {o for o, count in held.items() if count > target.get(o, 0)}
+        if not too_many:
+            return ()
         going = [
             name
             for name in self._rule.leaving(view, needed)
