@@ -147,12 +147,17 @@ class Offer:
         # Another process hashes strings differently.
         return {name: value for name, value in vars(self).items() if name != "_hash"}
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """GPUs of one instance."""
         return self.instance_type.gpus
 
-    @property
+    @cached_property
+    def gpu_model(self) -> str:
+        """The name of its GPU model in lower case."""
+        return self.instance_type.gpu.lower()
+
+    @cached_property
     def usd_per_second(self) -> float:
         """The highest price of a second of one instance: with all of its GPUs in use."""
         return (self.usd_per_hour + self.added_usd_per_hour) / 3600.0

@@ -425,14 +425,25 @@ class Rentable:
         back = profile.launch.mean + profile.boot.mean + profile.resize.mean
         return epoch * (1.0 + rate * max(1, math.ceil(width / self.gpus)) * (back + epoch / 2))
 
-    @property
+    @cached_property
     def cheapest_width(self) -> Width:
         """The width of at most one GPU at which an epoch costs least; the wider of equal ones."""
         epochs = self.profile.epoch
         shared = [width for width in epochs if width <= 1] or [min(epochs)]
         return min(shared, key=lambda width: (width * epochs[width].mean, -width))
 
-    @property
+    @cached_property
+    def idle_seconds(self) -> float:
+        """The billed seconds in which an instance trains nothing: at its begin and its end."""
+        profile = self.profile
+        return profile.boot.mean + profile.start.mean + profile.release.mean
+
+    @cached_property
+    def fastest_epoch(self) -> float:
+        """The expected seconds of an epoch at the fastest width, losses included."""
+        return min(map(self.epoch_seconds, self.profile.epoch))
+
+    @cached_property
     def epoch_instance_seconds(self) -> float:
         """Seconds of one instance that an epoch takes at its cheapest width, losses included."""
         width = self.cheapest_width

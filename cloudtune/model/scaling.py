@@ -44,9 +44,13 @@ class Measurement:
         """Seconds to allow when being late costs money: the mean plus two deviations."""
         return self.mean + 2 * math.hypot(self.sd, self.error)
 
-    def scaled(self, factor: float) -> "Measurement":
-        """Return durations `factor` times as long, with the same relative spread."""
-        return Measurement(self.mean * factor, self.sd * factor, self.n, self.error * factor)
+    def scaled(self, factor: float, *, added: float = 0.0) -> "Measurement":
+        """Return durations `factor` times as long, with the same relative spread.
+
+        Each takes `added` seconds more.
+        """
+        mean = self.mean * factor + added
+        return Measurement(mean, self.sd * factor, self.n, self.error * factor)
 
 
 Origin: TypeAlias = Literal["measured", "emulated", "published", "assumed"]

@@ -35,11 +35,6 @@ _EXACT = 0.03
 _WIDTHS = 0.5
 
 
-def gpu_of(offer: Offer) -> str:
-    """Return the name of an offer's GPU model in lower case."""
-    return offer.instance_type.gpu.lower()
-
-
 @dataclass
 class _Timed:
     """The epochs of a trial on a GPU model at a width: their number and mean logarithm."""
@@ -63,10 +58,10 @@ class GpuEstimates:
         self.epochs = Counter[str]()
         self.news = 0
         self._profiles = {rentable.offer: rentable.profile for rentable in rentables}
-        self._priors = {gpu_of(each.offer) for each in rentables if each.profile.is_prior}
+        self._priors = {each.offer.gpu_model for each in rentables if each.profile.is_prior}
         self._errors: dict[str, float] = {}
         for rentable in rentables:
-            gpu = gpu_of(rentable.offer)
+            gpu = rentable.offer.gpu_model
             error = max(_EXACT, rentable.profile.gpu_error)
             self._errors[gpu] = min(error, self._errors.get(gpu, math.inf))
         self._places = {gpu: place for place, gpu in enumerate(self._errors)}
@@ -79,7 +74,7 @@ class GpuEstimates:
         """Record the seconds of an epoch."""
         if not self._priors:
             return
-        gpu = gpu_of(offer)
+        gpu = offer.gpu_model
         self.epochs[gpu] += 1
         self.news += gpu in self._priors and self.epochs[gpu].bit_count() == 1
         epochs = self._profiles[offer].epoch

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from cloudtune.model.fleet import Rented
 from cloudtune.model.plans import Rentable
@@ -36,6 +36,8 @@ DOUBT = 1.15
 WEIGHT = 0.2
 # The usual time of saving is the median of this many epochs, of all trials.
 _SAVINGS = 15
+# The delays that a run sees.
+_DELAYS: tuple[Delay, ...] = get_args(Delay)
 # How much the paces of trials differ, as a relative deviation: it separates pace from noise.
 APART = 0.1
 
@@ -289,10 +291,12 @@ class DelayEstimates:
         self._asked: dict[TrialId, float] = {}
         self._stopping: dict[TrialId, float] = {}
         self._stopped: dict[TrialId, float] = {}  # seconds that its last stop took
+        self._expected: dict[str, Mapping[str, Any]] = {}  # by instance type
 
     def note(self, kind: str, delay: Delay, seconds: float) -> None:
         total, count = self._seen.get((kind, delay), (0.0, 0))
         self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
+        self._expected.clear()
 
     def note_joined(self, rented: Rented, at: float) -> None:
         """Record that an instance takes trials from now on."""
@@ -323,13 +327,21 @@ class DelayEstimates:
 
     def corrected(self, rentable: Rentable) -> Rentable:
         """Return a rentable with the expected delays."""
-        profile = rentable.profile
-        changed = {
-            delay: replace(getattr(profile, delay), mean=self.mean(profile, delay))
-            for delay in get_args(Delay)
-            if (profile.instance_type, delay) in self._seen
-        }
-        return replace(rentable, profile=replace(profile, **changed)) if changed else rentable
+        changed = self.expected(rentable.profile)
+        if not changed:
+            return rentable
+        return replace(rentable, profile=replace(rentable.profile, **changed))
+
+    def expected(self, profile: ScalingProfile) -> Mapping[str, Any]:
+        """Return the delays of an instance type that were seen in this run, by their names."""
+        kind = profile.instance_type
+        if kind not in self._expected:
+            self._expected[kind] = {
+                delay: replace(getattr(profile, delay), mean=self.mean(profile, delay))
+                for delay in _DELAYS
+                if (kind, delay) in self._seen
+            }
+        return self._expected[kind]
 
     def mean(self, profile: ScalingProfile, delay: Delay) -> float:
         """Return the expected seconds of a delay, given an instance type's profile."""

@@ -40,7 +40,7 @@ from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
-from cloudtune.policy.gpu_estimates import GpuEstimates, gpu_of
+from cloudtune.policy.gpu_estimates import GpuEstimates
 from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import narrowed, trial_of, wider
@@ -194,17 +194,18 @@ class RunState:
         return self.gpu_speeds.news
 
     def epochs_on(self, offer: Offer) -> int:
-        return self.gpu_speeds.epochs[gpu_of(offer)]
+        return self.gpu_speeds.epochs[offer.gpu_model]
 
     def on_average(self, rentable: Rentable) -> Rentable:
-        factor = self.gpu_speeds.factor(gpu_of(rentable.offer))
+        factor = self.gpu_speeds.factor(rentable.offer.gpu_model)
         setup = self._setup_of_an_epoch()
         epoch = {
-            width: replace(seconds.scaled(factor), mean=seconds.mean * factor + setup)
+            width: seconds.scaled(factor, added=setup)
             for width, seconds in rentable.profile.epoch.items()
         }
-        profile = replace(rentable.profile, epoch=epoch)
-        return self.delays.corrected(replace(rentable, profile=profile))
+        delays = self.delays.expected(rentable.profile)
+        profile = replace(rentable.profile, epoch=epoch, **delays)
+        return replace(rentable, profile=profile)
 
     def _setup_of_an_epoch(self) -> float:
         """Return each epoch's share of the set-ups of sessions.
@@ -220,7 +221,7 @@ class RunState:
         return self._setup_share
 
     def spread(self, offer: Offer, other: Offer) -> float:
-        return self.gpu_speeds.spread(gpu_of(offer), gpu_of(other))
+        return self.gpu_speeds.spread(offer.gpu_model, other.gpu_model)
 
     def delay(self, offer: Offer, kind: Delay) -> float:
         """Return the mean seconds of a delay on an offer, as seen in this run."""

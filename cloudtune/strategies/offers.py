@@ -75,18 +75,15 @@ class Means:
         Each instance boots first, and must be back before the end. Where even the fastest trial
         can't reach its last epoch by then, epochs count only by the share that it does reach.
         """
-        profile = rentable.profile
         price = rentable.offer.usd_per_second
-        billed = max(0.0, self.seconds - profile.launch.mean)
+        billed = max(0.0, self.seconds - rentable.profile.launch.mean)
         most = int(min(rentable.most, self.instances))
         count = paid_for(self.dollars, price, billed, most).instances
         if price > 0 and count > 0:
             billed = min(billed, self.dollars / (price * count))
-        idle = profile.boot.mean + profile.start.mean + profile.release.mean
-        span = max(0.0, billed - idle)
+        span = max(0.0, billed - rentable.idle_seconds)
         trained = span / max(rentable.epoch_instance_seconds, 1e-9)
-        fastest = min(rentable.epoch_seconds(width) for width in profile.widths)
-        reached = min(1.0, span / max(self.last_epoch * fastest, 1e-9))
+        reached = min(1.0, span / max(self.last_epoch * rentable.fastest_epoch, 1e-9))
         rooms = max(1.0, count * rentable.gpus / max(1.0, rentable.cheapest_width))
         busy = min(1.0, self.trials_at_once / rooms)
         spent = count * rentable.offer.charge(billed) if price > 0 else 0.0

@@ -90,18 +90,18 @@ class Race:
         self._is_back = False  # whether an instance of it came while another one stood in
         self._sent: dict[Offer, float] = {}  # all scouts so far, with the run second
         self._refused: tuple[Offer, ...] = ()  # scouts that the cloud refused
-        self._measured = {_gpu(each.offer) for each in rentables if not each.profile.is_prior}
+        self._measured = {each.offer.gpu_model for each in rentables if not each.profile.is_prior}
         self._news = -1  # as of the last decision
         self._worth_waiting = False  # whether it costs little to know more before the fleet grows
 
     def is_left(self, offer: Offer) -> bool:
-        return _gpu(offer) in self.left
+        return offer.gpu_model in self.left
 
     def has_news(self, view: View, chosen: Offer) -> bool:
         """Whether to decide again: epochs have doubled, or a scout didn't come or took too long."""
         if not self.on:
             return False
-        self.left.pop(_gpu(chosen), None)
+        self.left.pop(chosen.gpu_model, None)
         there = tuple(scout for scout in self.scouts if not view.avoided(scout))
         refused = there != self.scouts
         # A refused one isn't given up: it may join later.
@@ -145,12 +145,12 @@ class Race:
             self.moves += not self._stands_in(here.offer)
             here = best
             self._home = here.offer
-        self.left.pop(_gpu(here.offer), None)
+        self.left.pop(here.offer.gpu_model, None)
         self._look_for_better(view, here, ranked, means)
         self.scouts = tuple(
             scout
             for scout in self.scouts
-            if _gpu(scout) != _gpu(here.offer) or scout == self._home != here.offer
+            if scout.gpu_model != here.offer.gpu_model or scout == self._home != here.offer
         )
         for scout in self.scouts:
             if not self._stays(view, here, scout, ranked, means):
@@ -171,7 +171,7 @@ class Race:
         """Note the offer that `here` stands in for: one worth a move if the cloud had it."""
 
         def is_timed(there: Rentable) -> bool:
-            same = _gpu(there.offer) == _gpu(here.offer)
+            same = there.offer.gpu_model == here.offer.gpu_model
             return same or self._is_known(view, there.offer)
 
         home = next(each for each in ranked if each.offer == self._home)
@@ -194,8 +194,8 @@ class Race:
 
     def _leave(self, view: View, offer: Offer) -> None:
         """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
-        self.left[_gpu(offer)] = view.now
-        self.scouts = tuple(scout for scout in self.scouts if _gpu(scout) != _gpu(offer))
+        self.left[offer.gpu_model] = view.now
+        self.scouts = tuple(scout for scout in self.scouts if scout.gpu_model != offer.gpu_model)
 
     def follow(self, view: View, chosen: Offer) -> None:
         """Let the fleet grow once its reasons to wait are over."""
@@ -216,26 +216,28 @@ class Race:
 
     def _is_known(self, view: View, offer: Offer) -> bool:
         """Whether the speed of an offer's GPU model was measured before, or in this run."""
-        return _gpu(offer) in self._measured or view.epochs_on(offer) >= ENOUGH
+        return offer.gpu_model in self._measured or view.epochs_on(offer) >= ENOUGH
 
     def _spent(self, view: View, scouts: Iterable[Offer]) -> float:
         """Return the bill so far of scouts, and of those that were given up."""
-        gpus = {*map(_gpu, scouts), *self.left}
+        gpus = {*(each.gpu_model for each in scouts), *self.left}
         return sum(
             rented.dollars(view.now)
             for rented in view.fleet
-            if _gpu(rented.offer) in gpus and self._was_scout(rented)
+            if rented.offer.gpu_model in gpus and self._was_scout(rented)
         )
 
     def _was_scout(self, rented: Rented) -> bool:
         """Whether an instance was requested as a scout, and not to train at its price later on."""
         sent = self._sent.get(rented.offer, math.inf)
-        return sent <= rented.requested_at <= self.left.get(_gpu(rented.offer), math.inf)
+        return sent <= rented.requested_at <= self.left.get(rented.offer.gpu_model, math.inf)
 
     def _may_move(self, view: View, here: Rentable, there: Rentable) -> bool:
         """Whether a fleet could move: both GPU models were timed, and the other isn't left."""
         free = self.moves < MOVES or self._stands_in(here.offer)
-        others = free and (_gpu(there.offer) != _gpu(here.offer) or there.offer == self._home)
+        others = free and (
+            there.offer.gpu_model != here.offer.gpu_model or there.offer == self._home
+        )
         timed = view.epochs_on(here.offer) > 0 and self._is_known(view, there.offer)
         moved = there.offer != here.offer and others and timed
         return moved and not _is_empty(view, there.offer)
@@ -316,12 +318,12 @@ class Race:
 
         Only those in the same market.
         """
-        seen = {_gpu(here.offer), *map(_gpu, self.scouts), *self.left}
+        seen = {here.offer.gpu_model, *(scout.gpu_model for scout in self.scouts), *self.left}
         for each in possible:
             offer = each.offer
-            known = _gpu(offer) in seen or self._is_known(view, offer)
+            known = offer.gpu_model in seen or self._is_known(view, offer)
             if not known and offer.market == here.offer.market:
-                seen.add(_gpu(offer))
+                seen.add(offer.gpu_model)
                 yield each
 
     def _may_join(self, view: View, offer: Offer) -> bool:
@@ -330,10 +332,6 @@ class Race:
         Until then the run would wait for it.
         """
         return not view.avoided(offer) and not (self.small and _is_empty(view, offer))
-
-
-def _gpu(offer: Offer) -> str:
-    return offer.instance_type.gpu.lower()
 
 
 def _is_empty(view: View, offer: Offer) -> bool:
@@ -377,14 +375,13 @@ def _epochs_bought(rentable: Rentable, means: Means) -> float:
     billed = max(0.0, means.seconds - profile.launch.mean)
     paid = means.dollars / price
     count = min(rentable.most, means.instances, max(1.0, paid / max(billed, 1.0)))
-    idle = profile.boot.mean + profile.start.mean + profile.release.mean
-    span = min(billed, paid / count) - idle
+    span = min(billed, paid / count) - rentable.idle_seconds
     return count * max(0.0, span) / max(rentable.epoch_instance_seconds, 1e-9)
 
 
 def _is_alike(one: Rentable, other: Rentable) -> bool:
     """Whether two offers have the same GPU model and market."""
-    same = _gpu(one.offer) == _gpu(other.offer)
+    same = one.offer.gpu_model == other.offer.gpu_model
     return same and one.offer.market == other.offer.market
 
 

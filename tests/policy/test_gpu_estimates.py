@@ -7,7 +7,7 @@ import pytest
 
 from cloudtune.model.catalog import InstanceType, Offer
 from cloudtune.model.plans import Rentable
-from cloudtune.policy.gpu_estimates import PACES, GpuEstimates, gpu_of
+from cloudtune.policy.gpu_estimates import PACES, GpuEstimates
 from cloudtune.policy.speed_estimates import SpeedEstimates
 from tests.builders import profile
 
@@ -132,7 +132,7 @@ def test_an_unmeasured_type_is_as_much_slower_as_one_with_the_same_gpu(
     here = rentable("a")
     small = rentable("b")
     large = rentable("b", gpu_error=gpu_error, gpus=4)
-    gpus = {each.offer.instance_type.name: gpu_of(each.offer) for each in (here, small, large)}
+    gpus = {each.offer.instance_type.name: each.offer.gpu_model for each in (here, small, large)}
     speeds = SpeedEstimates(gpus)
     speeds.note("t0", here.profile, 1.0, 10.0)
     speeds.note("t0", small.profile, 1.0, 25.0)
