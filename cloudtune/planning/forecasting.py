@@ -5,7 +5,7 @@ The two estimators fill the same `Forecast`, and rent nothing.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import cycle
@@ -16,7 +16,6 @@ from typing import NamedTuple
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
-from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Forecast, Limits, Machines, Plan, Rentable, Spread
@@ -24,7 +23,7 @@ from cloudtune.model.scaling import DELAYS, Measurement
 from cloudtune.planning.smaller_runs import SmallerRun
 from cloudtune.planning.stages import Question
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.figures import dearest_fleet, figures
+from cloudtune.runs.figures import Figures, dearest_fleet, figures
 from cloudtune.runs.job import policy_of
 
 # The maximum number of simulated runs of a forecast. Any first 2^k - 1 are even about the median.
@@ -39,8 +38,8 @@ MAX_EPOCHS = 2_000
 # The maximum of all simulated runs' events times their offers: some seconds of planning. `MIN_RUNS`
 # may take three times as many, and the first run any number.
 FORECAST_EVENTS = 50_000
-# A run without stages never plans over its offers: its events cost as much as over so many.
-_SEARCHED = 3
+# The same for runs without stages, which never plan over their offers.
+SEARCH_EVENTS = 50_000
 # Offers that a simulated run may choose from, on top of its stages' instance types.
 _OFFERS = 12
 # How many of these are on demand: the cheapest epochs alone would all be on spot.
@@ -93,15 +92,14 @@ class PlayedRuns:
         Raises:
             UsageError: no limit is set, and a run wouldn't end.
         """
-        policy, events = self._play(0)
-        played = [policy]
-        while len(played) < self._affordable(events):
-            played.append(self._play(len(played))[0])
-        done = [self._in_full(policy) for policy in played]
+        played = [self._play(0)]
+        while len(played) < self._affordable(played):
+            further = range(len(played), 2 * len(played) + 1)
+            played += map(self._play, further)
         source = "policy" if not self.follows else "pools" if self.on_pools else "runs"
-        forecast = self._size.whole(_forecast_of(played, done, self._question.limits, source))
-        dearest = max(map(dearest_fleet, played), key=_usd_per_second)
-        fleet = [Machines(offer, count * self._size.parts) for offer, count in dearest.items()]
+        forecast = self._forecast_of(played, source)
+        fleets = (self._dearest_fleet(one) for one in played)
+        fleet = max(fleets, key=_usd_per_second)
         fleet.sort(key=lambda machines: -machines.offer.usd_per_second)
         return Played(forecast, tuple(fleet))
 
@@ -112,12 +110,15 @@ class PlayedRuns:
         rentables = self.question.problem.rentables
         return any(r.behaviours for r in rentables if r.offer in offers)
 
-    def _affordable(self, events: int) -> int:
-        """Return how many runs of about `events` events to play: 2^k - 1."""
-        offers = _SEARCHED if self.staged is None else len(self.likely)
-        per_run = events * offers
-        least = MIN_RUNS if per_run <= FORECAST_EVENTS else 1
-        count = min(self.samples, max(least, FORECAST_EVENTS // max(1, per_run)))
+    def _affordable(self, played: Sequence["_PlayedRun"]) -> int:
+        """Return how many runs to play, by the events of those that were: 2^k - 1."""
+        per_run = sum(one.events for one in played) // len(played)
+        most = SEARCH_EVENTS
+        if self.staged is not None:
+            per_run *= len(self.likely)
+            most = FORECAST_EVENTS
+        least = MIN_RUNS if per_run <= most else 1
+        count = min(self.samples, max(least, most // max(1, per_run)))
         return (1 << (count + 1).bit_length() - 1) - 1
 
     @cached_property
@@ -141,17 +142,14 @@ class PlayedRuns:
         steady = [rentable for rentable in others if not rentable.behaviours]
         return (*kept, *spot, *steady[: _OFFERS - len(spot)])
 
-    @cached_property
-    def _size(self) -> SmallerRun:
-        """How much smaller the played runs are; runs with stages are played whole."""
+    def _size_of(self, real: Sequence[Rentable]) -> SmallerRun:
+        """Return how much smaller a run is played whose offers have these speeds.
+
+        Runs with stages are played whole.
+        """
         if self.whole or self.staged is not None or self.cores is not None:
             return SmallerRun()
-        return SmallerRun.of(self.question, self.likely)
-
-    @cached_property
-    def _question(self) -> Question:
-        """The question of the played runs."""
-        return self.question if self._size == SmallerRun() else self._size.question(self.question)
+        return SmallerRun.of(self.question, real)
 
     def _in_full(self, policy: RunPolicy) -> bool:
         """Whether a run did all the work of its stages; True without stages to follow.
@@ -163,36 +161,34 @@ class PlayedRuns:
         trained = sum(max(trial.history, default=0) for trial in policy.trials.values())
         return trained >= self.staged.epochs
 
-    def _play(self, seed: int) -> tuple[RunPolicy, int]:
-        """Return the policy of a finished run, and its number of events."""
-        experiment = self._question.problem.experiment
-        limits = self._question.limits
+    def _play(self, seed: int) -> "_PlayedRun":
+        """Play a run to its end."""
+        bases = cycle(_POOL_BASES)
+        real = [drawn(each, seed, base) for each, base in zip(self.likely, bases, strict=False)]
+        size = self._size_of(real)
+        question = self.question if size == SmallerRun() else size.question(self.question)
+        experiment = question.problem.experiment
+        limits = question.limits
         metric = experiment.metric
-        rentables = tuple(map(self._size.rentable, self.likely))
         policy = policy_of(
             experiment,
-            rentables,
+            tuple(map(size.rentable, self.likely)),
             limits,
             self.staged,
             heartbeat=False,
             checked=False,
             learns=False,
+            stands_for=size.parts,
         )
-        curves = synthetic_metric(metric.mode, seed)
         most = MAX_EVENTS if limits == Limits() else None
-        real = tuple(
-            drawn(rentable, seed, base)
-            for rentable, base in zip(rentables, cycle(_POOL_BASES), strict=False)
-        )
-        begin = self.question.first_request
         world = SimWorld(
-            real,
+            tuple(map(size.rentable, real)),
             metric.name,
-            curves,
+            synthetic_metric(metric.mode, seed),
             seed,
-            begin=begin,
+            begin=self.question.first_request,
             cores=self.cores,
-            reports=self._size.reports(experiment),
+            reports=size.reports(experiment),
         )
         counting = _Counting(world, most)
         with without_collection():
@@ -202,7 +198,54 @@ class PlayedRuns:
                 f"{experiment.strategy_name} doesn't end: a simulated run goes on after "
                 f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
-        return policy, counting.events
+        return _PlayedRun(policy, size, counting.events)
+
+    def _dearest_fleet(self, played: "_PlayedRun") -> list[Machines]:
+        """Return the instances that a run had when these cost most."""
+        offers = [rentable.offer for rentable in self.likely]
+        return played.size.machines(dearest_fleet(played.policy), offers)
+
+    def _forecast_of(self, played: Sequence["_PlayedRun"], source: str) -> Forecast:
+        limits = self.question.limits
+        deadline = limits.deadline or math.inf
+        budget = limits.budget or math.inf
+        results = [one.figures for one in played]
+        in_full = [self._in_full(one.policy) for one in played]
+        # Counted from the run's start, before the first request.
+        in_time = [one.policy.over_at <= deadline for one in played]
+        in_money = [result.dollars <= budget for result in results]
+        in_time = [all(kept) for kept in zip(in_full, in_time, strict=True)]
+        in_money = [all(kept) for kept in zip(in_full, in_money, strict=True)]
+        both = [all(kept) for kept in zip(in_time, in_money, strict=True)]
+        return Forecast(
+            seconds=_spread([result.seconds for result in results]),
+            dollars=_spread([result.dollars for result in results]),
+            trials=_spread([result.trials for result in results]),
+            epochs=_spread([result.epochs for result in results]),
+            gpu_hours=_spread([result.gpu_hours for result in results]),
+            instances=_spread([result.instances for result in results]),
+            in_time=None if limits.deadline is None else _share(in_time),
+            in_money=None if limits.budget is None else _share(in_money),
+            within=None if limits == Limits() else _share(both),
+            results=_share([one.policy.best is not None for one in played]),
+            samples=len(results),
+            seed=0,
+            source=source,
+        )
+
+
+@dataclass(frozen=True)
+class _PlayedRun:
+    """A run that was played to its end, how much smaller than it stands for, and its events."""
+
+    policy: RunPolicy
+    size: SmallerRun
+    events: int
+
+    @cached_property
+    def figures(self) -> Figures:
+        """The figures of the run that it stands for."""
+        return self.size.whole(figures(self.policy), dearest_fleet(self.policy))
 
 
 def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:
@@ -223,7 +266,7 @@ def drawn(rentable: Rentable, run: int, base: int) -> Rentable:
     by `base`. The returned profile has no error left, because the world would draw it again.
     """
     profile = rentable.profile
-    gpu = rentable.offer.instance_type.gpu.lower()
+    gpu = rentable.offer.gpu_model
     slowness = math.exp(
         profile.error * _deviation(run, 2) + profile.gpu_error * _gpu_deviation(run, gpu)
     )
@@ -299,36 +342,8 @@ class _Nothing:
         """Do nothing."""
 
 
-def _forecast_of(
-    played: Sequence[RunPolicy], done: Sequence[bool], limits: Limits, source: str
-) -> Forecast:
-    deadline = limits.deadline
-    budget = limits.budget
-    results = [figures(policy) for policy in played]
-    # Counted from the run's start, before the first request.
-    runs = list(zip(played, results, done, strict=True))
-    in_time = [full and policy.over_at <= (deadline or math.inf) for policy, _, full in runs]
-    in_money = [full and result.dollars <= (budget or math.inf) for _, result, full in runs]
-    both = [all(kept) for kept in zip(in_time, in_money, strict=True)]
-    return Forecast(
-        seconds=_spread([result.seconds for result in results]),
-        dollars=_spread([result.dollars for result in results]),
-        trials=_spread([result.trials for result in results]),
-        epochs=_spread([result.epochs for result in results]),
-        gpu_hours=_spread([result.gpu_hours for result in results]),
-        instances=_spread([result.instances for result in results]),
-        in_time=None if deadline is None else _share(in_time),
-        in_money=None if budget is None else _share(in_money),
-        within=None if limits == Limits() else _share(both),
-        results=_share([policy.best is not None for policy in played]),
-        samples=len(results),
-        seed=0,
-        source=source,
-    )
-
-
-def _usd_per_second(fleet: Mapping[Offer, int]) -> float:
-    return sum(offer.usd_per_second * count for offer, count in fleet.items())
+def _usd_per_second(fleet: Sequence[Machines]) -> float:
+    return sum(machines.offer.usd_per_second * machines.instances for machines in fleet)
 
 
 def _share(of: Sequence[bool]) -> float:

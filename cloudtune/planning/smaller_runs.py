@@ -1,29 +1,38 @@
 """A smaller run that is played in place of a large one for its forecast.
 
 A run of $100 has some 40,000 events, and a forecast plays many runs. A search does much the same
-with a part of the money on a part of the instances: it begins a part of the trials.
+with a part of the money on a part of the GPUs: it begins a part of the trials. Where it would have
+less than two of the instances that it rents, these are smaller ones: an eighth of a machine of
+eight GPUs costs an eighth, and trains a trial as fast.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from cloudtune.experiment import Experiment
-from cloudtune.model.plans import Forecast, Limits, Rentable
-from cloudtune.planning.stages import Question
+from cloudtune.model.catalog import Offer, pool
+from cloudtune.model.plans import Limits, Machines, Rentable
+from cloudtune.planning.stages import Problem, Question
 from cloudtune.policy.registry import SEARCHES
+from cloudtune.runs.figures import Figures
 from cloudtune.strategies.hyperband import bracket_shapes
 from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.seer_rules import APART
 
 # About how many events a played run should have.
-_EVENTS = 500
-# A smaller run has at least so many instances of the best offer.
-_INSTANCES = 2
+_EVENTS = 120
+# A smaller run has at least so many instances of the best offer, or so many parts of them.
+_INSTANCES = 4
+_SLICES = 2
+# A whole training takes at most this share of the time on all GPUs of a smaller machine.
+_TRAINING = 0.25
 # Trials report at least so often in a whole training.
-_REPORTS = 8
+_REPORTS = 2
+# Of a spot instance's time, the share that it may lose more because reports are rarer.
+_LOST = 0.01
 # Strategies that begin trials as long as there are GPUs, and so begin a part of them on a part.
 _DIVISIBLE = frozenset({*SEARCHES, "asha", "asha-stopping", "random"})
 # Strategies that may stop or change a trial at any epoch.
@@ -34,16 +43,21 @@ _EVERY_EPOCH = frozenset({"median", "pbt", "hypersched", "hypersched-patient"})
 class SmallerRun:
     """How much smaller a run is than the one that it stands for.
 
-    It has the `parts`-th part of the instances, dollars and trials. Between rungs its trials report
-    every `step` epochs. At 1 it is the whole run.
+    It has the `parts`-th part of the GPUs, dollars and trials. Where that is less than an instance,
+    the instance is cut into as many smaller ones as `slices` has for its type. Between rungs its
+    trials report every `step` epochs. At 1 it is the whole run.
     """
 
     parts: int = 1
     step: int = 1
+    slices: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, question: Question, rentables: Sequence[Rentable]) -> Self:
-        """Return the run to play for a question, with about `_EVENTS` events if it can be."""
+        """Return the run to play for a question, with about `_EVENTS` events if it can be.
+
+        `rentables` have the speeds that they have in that run.
+        """
         experiment = question.problem.experiment
         strategy = experiment.strategy_name
         limits = question.limits
@@ -66,13 +80,24 @@ class SmallerRun:
             epochs = min(epochs, experiment.trials * last)
         if math.isinf(epochs):
             return cls()
-        step = max(1, min(round(epochs / _EVENTS), last // _REPORTS))
+        most_epochs = min(last // _REPORTS, _epochs_between_reports(best))
+        step = int(max(1, min(round(epochs / _EVENTS), most_epochs)))
         times = epochs / step / _EVENTS
-        if strategy not in _DIVISIBLE or times <= 1:
+        shared = best.offer.instance_type.host_permille > 0  # one machine, on which few have room
+        if strategy not in _DIVISIBLE or times <= 1 or shared:
             return cls(step=step)
+        training = math.inf if left is None else _TRAINING * left / last
+        largest = instances // _INSTANCES
+        in_slices = _most_slices(best, training)
+        if in_slices > 1:
+            largest = instances * in_slices // _SLICES
         # A power of two divides most bounds of a fleet.
-        parts = 1 << max(1, min(round(times), instances // _INSTANCES)).bit_length() - 1
-        return cls(parts, step)
+        parts = _power_of_two(min(round(times), largest))
+        slices = {
+            rentable.offer.instance_type.name: min(parts, _most_slices(rentable, training))
+            for rentable in rentables
+        }
+        return cls(parts, step, slices)
 
     def question(self, question: Question) -> Question:
         """Return the question of the smaller run; no trial counts as stalled in it."""
@@ -92,7 +117,7 @@ class SmallerRun:
         changes: dict[str, object] = {
             "trials": None if trials is None else max(1, round(trials / self.parts)),
             "cloud": cloud.model_copy(
-                update={"max_instances": self._part(problem.max_instances), "vcpu_quotas": quotas}
+                update={"max_instances": self._most_instances(problem), "vcpu_quotas": quotas}
             ),
             "charges": charges.model_copy(update=hourly),
             "trial": trial.model_copy(
@@ -109,17 +134,30 @@ class SmallerRun:
 
     def rentable(self, rentable: Rentable) -> Rentable:
         """Return a rentable as the smaller run may rent it."""
-        return replace(rentable, most=self._part(rentable.most))
+        slices = self._slices(rentable.offer)
+        offer = _slice_of(rentable.offer, slices)
+        return replace(rentable, offer=offer, most=self._part(rentable.most * slices))
 
-    def whole(self, forecast: Forecast) -> Forecast:
-        """Return the forecast of the whole run from that of the smaller one."""
+    def whole(self, figures: Figures, fleet: Mapping[Offer, int]) -> Figures:
+        """Return the figures of the whole run from those of the smaller one, and its fleet."""
+        if self.parts == 1:
+            return figures
+        instances = sum(count * self.parts / self._slices(o) for o, count in fleet.items())
         return replace(
-            forecast,
-            dollars=forecast.dollars.scaled(self.parts),
-            trials=forecast.trials.scaled(self.parts),
-            gpu_hours=forecast.gpu_hours.scaled(self.parts),
-            instances=forecast.instances.scaled(self.parts),
+            figures,
+            dollars=figures.dollars * self.parts,
+            trials=figures.trials * self.parts,
+            gpu_hours=figures.gpu_hours * self.parts,
+            instances=math.ceil(instances),
         )
+
+    def machines(self, fleet: Mapping[Offer, int], offers: Sequence[Offer]) -> list[Machines]:
+        """Return the fleet of the whole run; `offers` are those of whole instances."""
+        whole = {pool(offer): offer for offer in offers}
+        return [
+            Machines(whole[pool(offer)], math.ceil(count * self.parts / self._slices(offer)))
+            for offer, count in fleet.items()
+        ]
 
     def reports(self, experiment: Experiment) -> tuple[int, ...]:
         """Return the epochs at which trials report: every `step`, and all possible rungs.
@@ -130,11 +168,75 @@ class SmallerRun:
         last = experiment.span.max
         if self.step == 1:
             return ()
-        factor = APART if experiment.strategy_name in SEARCHES else experiment.eta
+        strategy = experiment.strategy_name
+        factor = APART if strategy in SEARCHES else experiment.eta
         epochs = {1, *range(last, 0, -self.step), *rung_epochs(first, last, factor)}
-        for _, rungs in bracket_shapes(first, last, factor):
-            epochs.update(rungs)
+        if strategy not in _DIVISIBLE:  # it may have brackets with rungs of their own
+            for _, rungs in bracket_shapes(first, last, factor):
+                epochs.update(rungs)
         return tuple(sorted(epochs))
 
     def _part(self, count: int) -> int:
         return max(1, count // self.parts)
+
+    def _slices(self, offer: Offer) -> int:
+        return self.slices.get(offer.instance_type.name, 1)
+
+    def _most_instances(self, problem: Problem) -> int:
+        """Return the cap on instances: of the smallest slices, as large fleets are of those."""
+        return self._part(problem.max_instances * max(self.slices.values(), default=1))
+
+
+def _slice_of(offer: Offer, slices: int) -> Offer:
+    """Return an offer of one of the smaller machines that an instance is cut into."""
+    if slices == 1:
+        return offer
+    kind = offer.instance_type
+    smaller = replace(
+        kind,
+        gpus=kind.gpus // slices,
+        vcpus=kind.vcpus // slices,
+        memory_mib=kind.memory_mib // slices,
+    )
+    return replace(
+        offer,
+        instance_type=smaller,
+        usd_per_hour=offer.usd_per_hour / slices,
+        added_usd_per_hour=offer.added_usd_per_hour / slices,
+    )
+
+
+def _most_slices(rentable: Rentable, training: float) -> int:
+    """Return into how many smaller machines an instance may be cut.
+
+    On all GPUs of one of them an epoch takes `training` seconds at most.
+    """
+    gpus = rentable.gpus
+    slices = 1
+    while gpus % 2 == 0 and _fastest(rentable, gpus // 2) <= training:
+        gpus //= 2
+        slices *= 2
+    return slices
+
+
+def _fastest(rentable: Rentable, gpus: int) -> float:
+    """Return the seconds of the fastest epoch on so many GPUs; inf if no trial has room."""
+    widths = [width for width in rentable.profile.widths if width <= gpus]
+    return min(map(rentable.epoch_seconds, widths), default=math.inf)
+
+
+def _epochs_between_reports(rentable: Rentable) -> float:
+    """Return after how many epochs a trial must report; inf if its instance is never lost.
+
+    A report has the checkpoint that a lost trial resumes from: on average it loses half of the
+    epochs between two.
+    """
+    rates = [way.losses_per_hour for way in rentable.behaviours]
+    rate = max([rentable.offer.interruptions_per_hour, *rates]) / 3600
+    lost = rate * rentable.epoch_seconds(rentable.cheapest_width) / 2
+    return math.floor(_LOST / lost) if lost > 0 else math.inf
+
+
+def _power_of_two(count: int) -> int:
+    """Return the largest power of two that isn't above `count`, and at least 1."""
+    return 1 << max(1, count).bit_length() - 1

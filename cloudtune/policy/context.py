@@ -15,7 +15,8 @@ class BuildContext:
 
     `trials` caps the trials that are started, `max_concurrent` those that train at once. Trials are
     first compared at `min_epochs` and train to `max_epochs` at most. `switches` are HyperSched's.
-    With `inherit` a clone may have another network than its parent.
+    With `inherit` a clone may have another network than its parent. For a forecast, the run is
+    played in place of one `stands_for` times as large.
     """
 
     rentables: tuple[Rentable, ...]
@@ -30,6 +31,7 @@ class BuildContext:
     seed: int = 0
     switches: Switches = AS_PUBLISHED
     inherit: bool = False
+    stands_for: int = 1
 
     @property
     def cheapest(self) -> Rentable:

@@ -137,6 +137,7 @@ def _seer(
         until_limits=context.trials is None,
         constant=constant,
         full=full,
+        stands_for=context.stands_for,
     )
 
 

@@ -202,15 +202,17 @@ def policy_of(
     heartbeat: bool = True,
     checked: bool = True,
     learns: bool = True,
+    stands_for: int = 1,
 ) -> RunPolicy:
     """Return a fresh policy for an experiment; `plan` is set if its choices follow one.
 
-    `learns`: whether a model-based sampler uses its model; otherwise it draws at random.
+    `learns`: whether a model-based sampler uses its model; otherwise it draws at random. The run is
+    played in place of one `stands_for` times as large.
 
     Raises:
         UsageError: a strategy, sampler, allocator or fleet rule is unknown.
     """
-    context = context_of(experiment, rentables, limits)
+    context = replace(context_of(experiment, rentables, limits), stands_for=stands_for)
     metric = experiment.metric
     own = brakes(experiment, rentables)
     return registry.run_policy(

@@ -44,6 +44,8 @@ class Seer:
       cheapest width at which it still reaches its last epoch, or else the fastest, on as many
       instances as the money pays for; then the next, until all seats are taken. No other trial
       keeps a GPU.
+
+    A run that is played in place of one `stands_for` times as large chooses its rungs as that one.
     """
 
     anytime = True
@@ -62,12 +64,14 @@ class Seer:
         until_limits: bool,
         constant: bool = False,
         full: bool = False,
+        stands_for: int = 1,
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
         means = means_within(limits, max_instances, max_epochs)
         self.offers = Offers(rentables, means, until_limits=until_limits)
         self.constant = constant
         self._full = full
+        self._stands_for = stands_for
         self._new = NewTrials(sampler)
         self._mode = mode
         self._sign = 1.0 if mode == "max" else -1.0
@@ -175,7 +179,7 @@ class Seer:
         gpus = self.opening(view).instances * rentable.gpus
         whole = until if math.isfinite(until) else span
         # In epochs of the cheapest width. Half of them train new trials; promotions take the rest.
-        work = whole * gpus / atom / max(epoch, 1e-9) / 2
+        work = self._stands_for * whole * gpus / atom / max(epoch, 1e-9) / 2
         setup = profile.start.mean / max(epoch, 1e-9)
         self._first = seer_rules.first_rung(self._epochs, self._steps, work, setup)
         deep = max(self._epochs[self._first], seer_rules.SCHEDULE * self._last)
@@ -322,7 +326,7 @@ class Seer:
             # A rank correlation of all results at every result would cost more than it shows.
             if len(above) > self._counted[level] * 1.25 + 1:
                 self._counted[level] = len(above)
-                self._steps[level] = seer_rules.step(self._results[level], above)
+                self._steps[level] = seer_rules.step(self._results[level], above, self._stands_for)
                 changed = True
         if changed:
             self._look(view)

@@ -147,11 +147,14 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
     return Opening(room[3], now, planned.kept, room[2])
 
 
-def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> float:
+def step(
+    lower: Mapping[TrialId, float], upper: Mapping[TrialId, float], stands_for: int = 1
+) -> float:
     """Return the rank correlation of a rung's results with the next one's, better being greater.
 
     The trials that continued are the better ones, which are harder to tell apart: the correlation
-    is corrected for that (Thorndike's case 2). A few trials count only in part.
+    is corrected for that (Thorndike's case 2). A few trials count only in part. Each of them
+    `stands_for` so many.
     """
     both = [name for name in upper if name in lower]
     correlation = 0.0
@@ -167,7 +170,7 @@ def step(lower: Mapping[TrialId, float], upper: Mapping[TrialId, float]) -> floa
             seen = float(np.corrcoef(below, above)[0, 1])
             wider = max(1.0, spread / own)
             correlation = seen * wider / math.sqrt(1 - seen**2 + (seen * wider) ** 2)
-    trusted = max(0.0, count - 3.0)
+    trusted = max(0.0, stands_for * count - 3.0) if count > 2 else 0.0
     z = trusted * math.atanh(min(0.99, max(-0.99, correlation))) + BELIEF * math.atanh(STEP)
     return max(0.05, math.tanh(z / (trusted + BELIEF)))
 

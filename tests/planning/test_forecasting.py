@@ -80,8 +80,8 @@ def test_time_before_the_first_request_is_not_forecast_twice() -> None:
 
 def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     few = []
-    for events in (3000, 900, 90):
-        monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", events)
+    for events in (900, 300, 30):
+        monkeypatch.setattr("cloudtune.planning.forecasting.SEARCH_EVENTS", events)
         few.append(forecast(problem(), LIMITS).samples)
     assert few == [7, MIN_RUNS, 1]
 
@@ -97,10 +97,34 @@ def test_a_smaller_run_is_played_in_place_of_a_large_one(tmp_path: Path, strateg
     smaller = PlayedRuns(question, samples=MIN_RUNS).forecast()
     size = SmallerRun.of(question, job.rentables)
     assert size.parts >= 4
-    assert smaller.dollars.p50 == pytest.approx(whole.dollars.p50, rel=0.02)
-    assert smaller.trials.p50 == pytest.approx(whole.trials.p50, rel=0.2)
-    assert smaller.gpu_hours.p50 == pytest.approx(whole.gpu_hours.p50, rel=0.1)
+    assert smaller.dollars.mean == pytest.approx(whole.dollars.mean, rel=0.02)
+    assert smaller.trials.mean == pytest.approx(whole.trials.mean, rel=0.25)
+    assert smaller.gpu_hours.mean == pytest.approx(whole.gpu_hours.mean, rel=0.1)
     assert smaller.epochs.p50 == pytest.approx(whole.epochs.p50, rel=0.1)
+
+
+def test_a_smaller_run_has_parts_of_large_machines_within_the_same_cap(tmp_path: Path) -> None:
+    """A sixteenth of six machines of eight GPUs is less than one of them."""
+    experiment, profile = large_job.write(tmp_path)
+    experiment.write_text(experiment.read_text().replace("max: 512", "max: 16"))
+    options = {"strategy": "best", "instances": ("p3.16xlarge",), "market": "on-demand"}
+    job = load_problem(load_experiment(experiment, options), str(profile))
+    question = Question(job, Limits(24 * 3600.0, 4_000.0), PlanOptions())
+    size = SmallerRun.of(question, job.rentables)
+    rentable = job.rentables[0]
+    part = size.rentable(rentable)
+    assert size.parts > 1
+    assert part.gpus < rentable.gpus == 8
+    assert part.offer.usd_per_second / part.gpus == pytest.approx(
+        rentable.offer.usd_per_second / rentable.gpus
+    )
+    played = PlayedRuns(question, samples=MIN_RUNS).play()
+    offers = {each.offer for each in job.rentables}
+    assert {machines.offer for machines in played.fleet} <= offers, "a plan names whole machines"
+    assert sum(machines.instances for machines in played.fleet) <= job.max_instances
+    whole = PlayedRuns(question, samples=1, whole=True).forecast()
+    assert played.forecast.dollars.p50 == pytest.approx(whole.dollars.p50, rel=0.05)
+    assert played.forecast.gpu_hours.p50 == pytest.approx(whole.gpu_hours.p50, rel=0.1)
 
 
 def test_a_forecast_fits_no_model_to_made_up_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
