@@ -15,10 +15,9 @@ import os
 import random
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -29,9 +28,6 @@ from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import forecasting, make
 from cloudtune.planning.problem import problem_of
-
-if TYPE_CHECKING:
-    from cloudtune.policy.run import RunPolicy
 
 MARKETS = ("on-demand", "spot", "any")
 NEAR = 0.05
@@ -117,9 +113,8 @@ def _planned(number: int, folder: Path) -> make.Planned | None:
 class Elsewhere(forecasting.PlayedRuns):
     """Runs that aren't those of the forecast, however many events they take."""
 
-    def _play(self, seed: int) -> tuple[RunPolicy, int]:
-        policy, _ = super()._play(seed + APART)
-        return policy, 0
+    def _play(self, seed: int) -> forecasting.PlayedRun:
+        return replace(super()._play(seed + APART), events=0)
 
 
 def foretold(number: int, runs: int) -> Outcome | None:

@@ -18,9 +18,8 @@ _VARIABLE: Final = re.compile(r"\$(\w+|\{\w+\}|\()")
 def epochs_mistake(name: str, value: int, progress: ProgressSettings) -> str:
     """Return what is wrong with a bound of a trial's epochs, "min" or "max"; "" if nothing."""
     every = int(progress.every)
-    if (
-        every < 1 or not value % every or (name, value) == ("min", 1)
-    ):  # the first report, by default
+    is_first_report = (name, value) == ("min", 1)  # as by default
+    if every < 1 or is_first_report or value % every == 0:
         return ""
     lower = max(1, value // every) * every
     upper = (value // every + 1) * every

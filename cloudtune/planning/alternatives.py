@@ -33,7 +33,7 @@ _DRAWS = 200
 # The maximum number of simulated runs on spot pools.
 _POOL_RUNS = 5
 # Within other limits, one simulated run for so many of the plan's.
-_RUNS_EACH = 8
+_RUNS_EACH = 4
 # The maximum number of simulated runs for a report's comparisons.
 _RUNS = 5
 _PLANNED = Choice("sha", BY_PLAN, BY_PLAN)

@@ -110,7 +110,7 @@ class PlayedRuns:
         rentables = self.question.problem.rentables
         return any(r.behaviours for r in rentables if r.offer in offers)
 
-    def _affordable(self, played: Sequence["_PlayedRun"]) -> int:
+    def _affordable(self, played: Sequence["PlayedRun"]) -> int:
         """Return how many runs to play, by the events of those that were: 2^k - 1."""
         per_run = sum(one.events for one in played) // len(played)
         most = SEARCH_EVENTS
@@ -161,7 +161,7 @@ class PlayedRuns:
         trained = sum(max(trial.history, default=0) for trial in policy.trials.values())
         return trained >= self.staged.epochs
 
-    def _play(self, seed: int) -> "_PlayedRun":
+    def _play(self, seed: int) -> "PlayedRun":
         """Play a run to its end."""
         bases = cycle(_POOL_BASES)
         real = [drawn(each, seed, base) for each, base in zip(self.likely, bases, strict=False)]
@@ -198,14 +198,14 @@ class PlayedRuns:
                 f"{experiment.strategy_name} doesn't end: a simulated run goes on after "
                 f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
-        return _PlayedRun(policy, size, counting.events)
+        return PlayedRun(policy, size, counting.events)
 
-    def _dearest_fleet(self, played: "_PlayedRun") -> list[Machines]:
+    def _dearest_fleet(self, played: "PlayedRun") -> list[Machines]:
         """Return the instances that a run had when these cost most."""
         offers = [rentable.offer for rentable in self.likely]
         return played.size.machines(dearest_fleet(played.policy), offers)
 
-    def _forecast_of(self, played: Sequence["_PlayedRun"], source: str) -> Forecast:
+    def _forecast_of(self, played: Sequence["PlayedRun"], source: str) -> Forecast:
         limits = self.question.limits
         deadline = limits.deadline or math.inf
         budget = limits.budget or math.inf
@@ -235,7 +235,7 @@ class PlayedRuns:
 
 
 @dataclass(frozen=True)
-class _PlayedRun:
+class PlayedRun:
     """A run that was played to its end, how much smaller than it stands for, and its events."""
 
     policy: RunPolicy

@@ -18,7 +18,7 @@ from cloudtune.planning.stages import Problem, Question
 from cloudtune.policy.registry import SEARCHES
 from cloudtune.runs.figures import Figures
 from cloudtune.strategies.hyperband import bracket_shapes
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.offers import Means, by_worth, means_within
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.seer_rules import APART
 
@@ -60,24 +60,12 @@ class SmallerRun:
         """
         experiment = question.problem.experiment
         strategy = experiment.strategy_name
-        limits = question.limits
         last = experiment.span.max
-        left = None if limits.deadline is None else limits.deadline - question.first_request
-        most = question.problem.max_instances
-        means = means_within(Limits(left, limits.budget), most, last)
-        if strategy in _EVERY_EPOCH or (left is None and limits.budget is None):
+        if strategy in _EVERY_EPOCH or question.limits == Limits():
             return cls()
+        means = _means(question)
         best = by_worth(rentables, means)[0]
-        instances = best.most
-        epochs = math.inf
-        if left is not None:
-            instances = means.buy(best).instances
-            epochs = instances * left / best.epoch_instance_seconds  # however far each trial gets
-        elif best.epoch_dollars > 0:
-            assert limits.budget is not None
-            epochs = limits.budget / best.epoch_dollars
-        if experiment.trials is not None:
-            epochs = min(epochs, experiment.trials * last)
+        epochs = _epochs(question, best, means)
         if math.isinf(epochs):
             return cls()
         most_epochs = min(last // _REPORTS, _epochs_between_reports(best))
@@ -86,13 +74,9 @@ class SmallerRun:
         shared = best.offer.instance_type.host_permille > 0  # one machine, on which few have room
         if strategy not in _DIVISIBLE or times <= 1 or shared:
             return cls(step=step)
-        training = math.inf if left is None else _TRAINING * left / last
-        largest = instances // _INSTANCES
-        in_slices = _most_slices(best, training)
-        if in_slices > 1:
-            largest = instances * in_slices // _SLICES
+        training = _TRAINING * means.seconds / last
         # A power of two divides most bounds of a fleet.
-        parts = _power_of_two(min(round(times), largest))
+        parts = _power_of_two(min(round(times), _most_parts(best, means, training)))
         slices = {
             rentable.offer.instance_type.name: min(parts, _most_slices(rentable, training))
             for rentable in rentables
@@ -185,6 +169,39 @@ class SmallerRun:
     def _most_instances(self, problem: Problem) -> int:
         """Return the cap on instances: of the smallest slices, as large fleets are of those."""
         return self._part(problem.max_instances * max(self.slices.values(), default=1))
+
+
+def _means(question: Question) -> Means:
+    """Return what a run may use from its first request on."""
+    limits = question.limits
+    problem = question.problem
+    if limits.deadline is not None:
+        limits = replace(limits, deadline=limits.deadline - question.first_request)
+    return means_within(limits, problem.max_instances, problem.experiment.span.max)
+
+
+def _epochs(question: Question, best: Rentable, means: Means) -> float:
+    """Return about how many epochs a run trains, however far each trial gets; inf if unknown."""
+    experiment = question.problem.experiment
+    epochs = math.inf
+    if math.isfinite(means.seconds):
+        epochs = _instances(best, means) * means.seconds / best.epoch_instance_seconds
+    elif best.epoch_dollars > 0:
+        epochs = means.dollars / best.epoch_dollars
+    if experiment.trials is not None:
+        epochs = min(epochs, experiment.trials * experiment.span.max)
+    return epochs
+
+
+def _instances(best: Rentable, means: Means) -> int:
+    return means.buy(best).instances if math.isfinite(means.seconds) else best.most
+
+
+def _most_parts(best: Rentable, means: Means, training: float) -> int:
+    """Return how many parts a run may have at most, by what it has of its best offer."""
+    instances = _instances(best, means)
+    slices = _most_slices(best, training)
+    return instances * slices // _SLICES if slices > 1 else instances // _INSTANCES
 
 
 def _slice_of(offer: Offer, slices: int) -> Offer:

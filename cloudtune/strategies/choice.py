@@ -29,7 +29,7 @@ class Offers:
         self._rank(by_worth(rentables, means), rentables)
         self.chosen = self.rentables[0]
         self.race = Race(self.chosen, rentables)
-        self._asked: tuple[object, ...] | None = None
+        self._asked: tuple[Offer, int, int] | None = None
         self._answer = self.chosen.offer
 
     def _rank(self, rentables: Sequence[Rentable], corrected: Sequence[Rentable]) -> None:
@@ -127,24 +127,14 @@ class Offers:
     def _soonest(self, view: View) -> Rentable:
         """Return the offer that buys most, with the time that refused ones are expected to take.
 
-        Decided again when more is known of speeds, or when the time for which the offer has been
-        away, the time or the money that is left have changed by about a tenth. It is refused every
-        few minutes, and an outage may last for days.
+        Decided once in each round of refusals: until the next nothing more is known.
         """
         offer = self.chosen.offer
         backoff = view.backoffs[offer]
-        refused = offer, backoff.no_shows, view.news
-        since = backoff.relaunch_at if backoff.empty_since is None else backoff.empty_since
-        amounts = view.now - since, view.seconds_left, view.dollars_left
-        asked = refused, tuple(map(_tenths, amounts))
+        asked = offer, backoff.refusals, backoff.no_shows
         if asked != self._asked:
             self._asked = asked
             means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
             expected = [view.on_average(each) for each in self.rentables]
             self._answer = by_worth_after_waits(view, expected, means)[0].offer
         return self.rentable(self._answer)
-
-
-def _tenths(amount: float) -> int:
-    """Return a number that changes when an amount has changed by about a tenth."""
-    return round(10 * math.log(max(1e-2, min(amount, 1e12))))
