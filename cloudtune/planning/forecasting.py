@@ -5,7 +5,7 @@ The two estimators fill the same `Forecast`, and rent nothing.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import cycle
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
+from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Forecast, Limits, Machines, Plan, Rentable, Spread
@@ -35,11 +36,9 @@ MIN_RUNS = 3
 ALWAYS = 0.98
 # A job of stages with more epochs isn't played for that: one run would take many seconds.
 MAX_EPOCHS = 2_000
-# The maximum of all simulated runs' events times their offers: some seconds of planning. `MIN_RUNS`
-# may take three times as many, and the first run any number.
+# The maximum of all simulated runs' events, times their offers if they plan over these: seconds of
+# planning. `MIN_RUNS` may take three times as many, and the first run any number.
 FORECAST_EVENTS = 50_000
-# The same for runs without stages, which never plan over their offers.
-SEARCH_EVENTS = 50_000
 # Offers that a simulated run may choose from, on top of its stages' instance types.
 _OFFERS = 12
 # How many of these are on demand: the cheapest epochs alone would all be on spot.
@@ -113,12 +112,10 @@ class PlayedRuns:
     def _affordable(self, played: Sequence["PlayedRun"]) -> int:
         """Return how many runs to play, by the events of those that were: 2^k - 1."""
         per_run = sum(one.events for one in played) // len(played)
-        most = SEARCH_EVENTS
         if self.staged is not None:
             per_run *= len(self.likely)
-            most = FORECAST_EVENTS
-        least = MIN_RUNS if per_run <= most else 1
-        count = min(self.samples, max(least, most // max(1, per_run)))
+        least = MIN_RUNS if per_run <= FORECAST_EVENTS else 1
+        count = min(self.samples, max(least, FORECAST_EVENTS // max(1, per_run)))
         return (1 << (count + 1).bit_length() - 1) - 1
 
     @cached_property
@@ -203,7 +200,7 @@ class PlayedRuns:
     def _dearest_fleet(self, played: "PlayedRun") -> list[Machines]:
         """Return the instances that a run had when these cost most."""
         offers = [rentable.offer for rentable in self.likely]
-        return played.size.machines(dearest_fleet(played.policy), offers)
+        return played.size.machines(played.dearest_fleet, offers)
 
     def _forecast_of(self, played: Sequence["PlayedRun"], source: str) -> Forecast:
         limits = self.question.limits
@@ -245,7 +242,12 @@ class PlayedRun:
     @cached_property
     def figures(self) -> Figures:
         """The figures of the run that it stands for."""
-        return self.size.whole(figures(self.policy), dearest_fleet(self.policy))
+        return self.size.whole(figures(self.policy), self.dearest_fleet)
+
+    @cached_property
+    def dearest_fleet(self) -> Mapping[Offer, int]:
+        """The instances that it had when these cost most, as the smaller run counts them."""
+        return dearest_fleet(self.policy)
 
 
 def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:

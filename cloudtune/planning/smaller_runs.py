@@ -1,9 +1,9 @@
 """A smaller run that is played in place of a large one for its forecast.
 
 A run of $100 has some 40,000 events, and a forecast plays many runs. A search does much the same
-with a part of the money on a part of the GPUs: it begins a part of the trials. Where it would have
-less than two of the instances that it rents, these are smaller ones: an eighth of a machine of
-eight GPUs costs an eighth, and trains a trial as fast.
+with a part of the money on a part of the GPUs: it begins a part of the trials. Machines of several
+GPUs are cut into smaller ones: an eighth of a machine of eight GPUs costs an eighth, and trains a
+trial as fast.
 """
 
 import math
@@ -22,15 +22,16 @@ from cloudtune.strategies.offers import Means, by_worth, means_within
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.seer_rules import APART
 
-# About how many events a played run should have.
-_EVENTS = 120
+# About how many reports a played run should have, if the best offer trains all of the time. Starts,
+# stops and faster offers make several times as many events of them.
+_REPORTS = 120
 # A smaller run has at least so many instances of the best offer, or so many parts of them.
 _INSTANCES = 4
 _SLICES = 2
 # A whole training takes at most this share of the time on all GPUs of a smaller machine.
 _TRAINING = 0.25
 # Trials report at least so often in a whole training.
-_REPORTS = 2
+_LEAST_REPORTS = 2
 # Of a spot instance's time, the share that it may lose more because reports are rarer.
 _LOST = 0.01
 # Strategies that begin trials as long as there are GPUs, and so begin a part of them on a part.
@@ -54,7 +55,7 @@ class SmallerRun:
 
     @classmethod
     def of(cls, question: Question, rentables: Sequence[Rentable]) -> Self:
-        """Return the run to play for a question, with about `_EVENTS` events if it can be.
+        """Return the run to play for a question, with about `_REPORTS` reports if it can be.
 
         `rentables` have the speeds that they have in that run.
         """
@@ -68,9 +69,9 @@ class SmallerRun:
         epochs = _epochs(question, best, means)
         if math.isinf(epochs):
             return cls()
-        most_epochs = min(last // _REPORTS, _epochs_between_reports(best))
-        step = int(max(1, min(round(epochs / _EVENTS), most_epochs)))
-        times = epochs / step / _EVENTS
+        most_epochs = min(last // _LEAST_REPORTS, _epochs_between_reports(best))
+        step = int(max(1, min(round(epochs / _REPORTS), most_epochs)))
+        times = epochs / step / _REPORTS
         shared = best.offer.instance_type.host_permille > 0  # one machine, on which few have room
         if strategy not in _DIVISIBLE or times <= 1 or shared:
             return cls(step=step)

@@ -81,7 +81,7 @@ def test_time_before_the_first_request_is_not_forecast_twice() -> None:
 def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     few = []
     for events in (900, 300, 30):
-        monkeypatch.setattr("cloudtune.planning.forecasting.SEARCH_EVENTS", events)
+        monkeypatch.setattr("cloudtune.planning.forecasting.FORECAST_EVENTS", events)
         few.append(forecast(problem(), LIMITS).samples)
     assert few == [7, MIN_RUNS, 1]
 
