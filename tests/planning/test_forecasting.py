@@ -127,6 +127,24 @@ def test_a_smaller_run_has_parts_of_large_machines_within_the_same_cap(tmp_path:
     assert played.forecast.gpu_hours.p50 == pytest.approx(whole.gpu_hours.p50, rel=0.1)
 
 
+def test_a_smaller_search_is_as_deep_as_the_one_that_it_stands_for(tmp_path: Path) -> None:
+    """With its own trials alone it would compare them sooner, and begin almost twice as many."""
+    experiment, profile = large_job.write(tmp_path)
+    experiment.write_text(experiment.read_text().replace("max: 512", "max: 16"))
+    options = {
+        "strategy": "best",
+        "trials": 10_000,
+        "instances": ("p3.16xlarge",),
+        "market": "on-demand",
+        "max_instances": 64,
+    }
+    job = load_problem(load_experiment(experiment, options), str(profile))
+    question = Question(job, Limits(24 * 3600.0, 4_000.0), PlanOptions())
+    whole = PlayedRuns(question, samples=1, whole=True).forecast()
+    smaller = PlayedRuns(question, samples=1).forecast()
+    assert smaller.trials.p50 == pytest.approx(whole.trials.p50, rel=0.2)
+
+
 def test_a_forecast_fits_no_model_to_made_up_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(Learner, "propose", lambda *_: asked.append(1))
