@@ -86,8 +86,13 @@ def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> No
     assert few == [7, MIN_RUNS, 1]
 
 
-@pytest.mark.parametrize("strategy", ["best", "asha", "asha-stopping", "random"])
-def test_a_smaller_run_is_played_in_place_of_a_large_one(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "off"), [("best", 0.25), ("asha", 0.1), ("asha-stopping", 0.25), ("random", 0.1)]
+)
+def test_a_smaller_run_is_played_in_place_of_a_large_one(
+    tmp_path: Path, strategy: str, off: float
+) -> None:
+    """Also on spot, where rare reports would lose more of what an interrupted trial has trained."""
     experiment, profile = large_job.write(tmp_path)
     experiment.write_text(experiment.read_text().replace("max: 512", "max: 16"))
     options = {"strategy": strategy, "trials": 10_000, "instances": ("g4dn.xlarge",)}
@@ -98,7 +103,7 @@ def test_a_smaller_run_is_played_in_place_of_a_large_one(tmp_path: Path, strateg
     size = SmallerRun.of(question, job.rentables)
     assert size.parts >= 4
     assert smaller.dollars.mean == pytest.approx(whole.dollars.mean, rel=0.02)
-    assert smaller.trials.mean == pytest.approx(whole.trials.mean, rel=0.25)
+    assert smaller.trials.mean == pytest.approx(whole.trials.mean, rel=off)
     assert smaller.gpu_hours.mean == pytest.approx(whole.gpu_hours.mean, rel=0.1)
     assert smaller.epochs.p50 == pytest.approx(whole.epochs.p50, rel=0.1)
 
