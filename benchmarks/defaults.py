@@ -145,7 +145,7 @@ def world_of(cell: Cell, strategy: str, folder: Path, data: Path | None = None) 
 
 
 def _is_v100(rentable: Rentable) -> bool:
-    return rentable.offer.instance_type.gpu.lower() == "v100"
+    return rentable.offer.gpu_model == "v100"
 
 
 def regrets(cell: Cell, strategy: str, data: Path) -> dict[str, float]:

@@ -237,7 +237,7 @@ def _until_left(rented: Rented, left: Mapping[str, float], now: float) -> float:
 
     What is rented of it later, for money that buys no larger instance, is rented for its price.
     """
-    at = left.get(rented.offer.instance_type.gpu.lower())
+    at = left.get(rented.offer.gpu_model)
     if at is None or rented.requested_at > at:
         return 0.0
     gone = now if rented.gone_at is None else rented.gone_at

@@ -111,10 +111,10 @@ def find(name: str, machine: InstanceType) -> ScalingProfile | None:
     """
     named = published_figures(name)
     workload = named.name.partition("@")[0]
-    figures = _table().get(f"{workload}@{machine.gpu.lower()}", named)
+    figures = _table().get(f"{workload}@{machine.gpu_model}", named)
     if machine.gpus < 1:
         return None
-    if machine.gpu.lower() != figures.machine.gpu:
+    if machine.gpu_model != figures.machine.gpu:
         return ratios.derive(figures.profile(figures.machine), figures.machine, machine)
     profile = figures.profile(machine)
     if machine.name == figures.machine.name:

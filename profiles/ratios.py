@@ -46,7 +46,7 @@ def derive(
     """
     if from_type.name == to_type.name:
         return profile
-    same = from_type.gpu.lower() == to_type.gpu.lower()
+    same = from_type.gpu_model == to_type.gpu_model
     ratio = between(from_type.gpu, to_type.gpu)
     if same:
         why = "the same GPU; the spread is assumed"

@@ -51,7 +51,7 @@ def prior_profile(
         ratio = Ratio(1.0, spread, 0, "", f"no table has a {machine.gpu}, so it may be any GPU")
         own = spread
     else:
-        own = ratios.gpu_speeds().own_errors[machine.gpu.lower()]
+        own = ratios.gpu_speeds().own_errors[machine.gpu_model]
     one = Measurement(epoch_seconds / ratio.ratio, n=0)
     known: dict[str, Any] = {**_delays(), **(delays or {})}
     faster = f"{machine.gpu} {ratio.ratio:.2f} times as fast as {REFERENCE}"

@@ -57,6 +57,11 @@ class InstanceType:
     host_permille: int = 0
 
     @property
+    def gpu_model(self) -> str:
+        """The name of its GPU model in lower case, as tables of figures have it."""
+        return self.gpu.lower()
+
+    @property
     def quota_units(self) -> int:
         """What an instance takes of its quota: vCPUs, or thousandths of this machine."""
         return self.host_permille or self.vcpus
@@ -155,7 +160,7 @@ class Offer:
     @cached_property
     def gpu_model(self) -> str:
         """The name of its GPU model in lower case."""
-        return self.instance_type.gpu.lower()
+        return self.instance_type.gpu_model
 
     @cached_property
     def usd_per_second(self) -> float:

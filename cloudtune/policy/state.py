@@ -96,7 +96,7 @@ class RunState:
         self.setups: list[float] = []
         self._setups_shared_at: tuple[float, int, int] | None = None
         self._setup_share = 0.0
-        self.speeds = SpeedEstimates({kind.name: kind.gpu.lower() for kind in machines})
+        self.speeds = SpeedEstimates({kind.name: kind.gpu_model for kind in machines})
         self.gpu_speeds = GpuEstimates(rentables)
         self.delays = DelayEstimates()
         self.fleet = FleetBook()

@@ -150,7 +150,7 @@ def timed_profile(experiment: Experiment, core_seconds: float) -> ScalingProfile
     """
     provider = provider_named(experiment.cloud.provider)
     machine = max(
-        instance_types(experiment), key=lambda kind: (kind.gpu.lower() == REFERENCE, kind.gpus)
+        instance_types(experiment), key=lambda kind: (kind.gpu_model == REFERENCE, kind.gpus)
     )
     unpaced = prior_profile(
         machine,
