@@ -83,9 +83,13 @@ class Measure:
 
 def _parts_of(places: Iterable[float]) -> int:
     """Return how many places there are in an epoch; 1 if their distances are no part of it."""
+    return max(1, round(1 / _least_distance(places)))
+
+
+def _least_distance(places: Iterable[float]) -> float:
+    """Return the distance of the closest places, of which 0 is one; 1 if there are no others."""
     ordered = sorted({0.0, *places})
-    between = min([after - before for before, after in itertools.pairwise(ordered)], default=1.0)
-    return max(1, round(1 / between))
+    return min([after - before for before, after in itertools.pairwise(ordered)], default=1.0)
 
 
 @dataclass
@@ -96,7 +100,7 @@ class Draft:
     metric's name until it is given. `reads_reports` is False if the script calls no `report`, so
     that its metrics must be read from a file or from its output: `measures` are those that were
     seen, the most likely first. `notes` are lines on its checkpoints and GPUs. `every`: the epochs
-    from report to report, or steps, as `unit` says, and `each`: the reports of an epoch;
+    from report to report, or steps, as `unit` says, and `reports_each`: those of an epoch;
     `seen_epochs`: as many as it trains, by what it showed.
     """
 
@@ -115,7 +119,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     reports: tuple[str, str] | None = None
     every: int = 1
-    each: int = 1
+    reports_each: int = 1
     unit: str = "epoch"
     seen_epochs: int | None = None
 
@@ -173,12 +177,13 @@ class Draft:
             lines.append(f"progress: {{unit: step, every: {self.every}}}  # compared so often")
         elif self.every > 1:
             lines.append(f"progress: {{every: {self.every}}}  # the epochs from report to report")
-        elif self.each > 1:
-            lines.append(f"progress: {{every: 1/{self.each}}}  # the part from report to report")
+        elif self.reports_each > 1:
+            part = f"1/{self.reports_each}"
+            lines.append(f"progress: {{every: {part}}}  # the part from report to report")
         if self.last_epoch is not None:
             return [*lines, f"epochs: {{max: {self.last_epoch}}}"]
         last, source = self._guess_epochs()
-        if self.each > 1:
+        if self.reports_each > 1:
             return [*lines, f"epochs: {{max: {last}}}  # {source}; compared within epochs"]
         first = max(1, last // 8 // self.every) * self.every
         span = f"epochs: {{min: {min(first, last)}, max: {last}}}"
@@ -357,8 +362,8 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
         draft.unit = "step"
         draft.every = _steps_between(best, int(steps.default))
         return
-    draft.each = best.reports_each
-    count = max(1, count // draft.each)
+    draft.reports_each = best.reports_each
+    count = max(1, count // draft.reports_each)
     full = draft.epochs.default if draft.epochs is not None else shown.epochs
     full = int(full) if isinstance(full, int | float) and full >= 1 else None
     if not shown.ended:
@@ -367,7 +372,7 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     elif count == 1:
         draft.epochs = None  # it reports at its end alone
         draft.seen_epochs = 1
-    elif draft.each > 1 and draft.epochs is not None:
+    elif draft.reports_each > 1 and draft.epochs is not None:
         pass  # it trains as many as the option says
     elif None in best.epochs and full is not None and full % count == 0:
         draft.every = full // count
@@ -379,8 +384,7 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
 def _steps_between(measure: Measure, last: int) -> int:
     """Return from how many to how many steps trials are compared: a multiple of its reports'."""
     guess = max(1, last // _GUESSED_EPOCHS)
-    named = sorted({0, *(int(step) for step in measure.steps if step is not None)})
-    between = min([after - before for before, after in itertools.pairwise(named)], default=1)
+    between = int(_least_distance(int(step) for step in measure.steps if step is not None))
     return math.ceil(guess / between) * between
 
 

@@ -26,6 +26,7 @@ epochs: {max: 16}
 cloud: {instances: [g4dn.xlarge, g4dn.12xlarge], market: on-demand, max_instances: 2}
 """
 BOTH = ("--deadline", "30m", "--budget", "$2")
+EVENTS = forecasting.FORECAST_EVENTS
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def command(
     profiles = [profile(tmp_path / "train.py", name) for name in ("g4dn.xlarge", "g4dn.12xlarge")]
     write(tmp_path / "profile.json", profiles)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    # A plan is forecast by one run, where a person's is by 31.
+    # A plan is forecast by one run, where a person's is by up to 31.
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
     monkeypatch.chdir(tmp_path)
 
@@ -195,7 +196,10 @@ def test_limits_below_one_epoch_say_what_it_takes(command: Command) -> None:
     assert "raining one trial for 16 epochs takes" in said.err
 
 
-def test_half_and_twice_the_budget_are_their_plans(command: Command) -> None:
+def test_half_and_twice_the_budget_are_their_plans(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", EVENTS)
     plan = planned(command, *BOTH)
     others = {other["name"]: other["plan"]["forecast"] for other in plan["alternatives"]}
     for name, budget in (("half the budget", "$1"), ("twice the budget", "$4")):
