@@ -25,7 +25,7 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.alternatives import Against
-from cloudtune.policy.registry import WHOSE
+from cloudtune.policy.registry import origin
 from cloudtune.running.cleanup import Found
 from cloudtune.runs.figures import LegFigures, legs
 from cloudtune.runs.job import Job
@@ -88,8 +88,8 @@ def show_report(out: Console, report: Report) -> None:
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
-    if plan.strategy in WHOSE:
-        out.print(f"{plan.strategy} is {WHOSE[plan.strategy]}", markup=False)
+    if paper := origin(plan.strategy):
+        out.print(f"{plan.strategy} is {paper}", markup=False)
     print_sheet(out, planned_and_actual(report))
     if plan.followed is None:
         print_sheet(out, plan_tables.rungs(report))
