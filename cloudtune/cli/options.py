@@ -74,9 +74,6 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
     return lambda command: functools.reduce(lambda it, add: add(it), reversed(options), command)
 
 
-_CLOUDS = tuple(PROVIDERS.core)
-
-
 class ProviderChoice(click.Choice[str]):
     """The clouds of the core; those of other packages are looked up once one is named."""
 
@@ -230,7 +227,7 @@ planning_options = _together(
 )
 
 
-def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
+def select_plan_options(given: Mapping[str, Any]) -> PlanOptions:
     """Return the planning options among `given`."""
     from cloudtune.planning.stages import PlanOptions
 

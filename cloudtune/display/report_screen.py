@@ -103,7 +103,7 @@ def show_report(out: Console, report: Report) -> None:
             out.print(f"The cloud has no record of {ends}: the bill counts until it was noticed.")
     _show_facts(out, report)
     _show_best(out, report)
-    _show_unended(out, report)
+    _show_coverage(out, report)
 
 
 def show_against(out: Console, report: Report, against: Against) -> None:
@@ -329,7 +329,7 @@ def _change_text(change: WidthChange, scale: Scale) -> str:
     )
 
 
-def _show_unended(out: Console, report: Report) -> None:
+def _show_coverage(out: Console, report: Report) -> None:
     """Print, for a run without an end, how much of it the report covers."""
     if report.policy.ended:
         return
