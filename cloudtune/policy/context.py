@@ -13,9 +13,9 @@ class BuildContext:
     """The facts of a job from which strategies, allocators and fleet rules are built.
 
     `trials` caps the trials that are started, `max_concurrent` those that train at once. Trials are
-    first compared at `min_epochs` and train to `max_epochs` at most. `rules` are those
-    of `strategy.rules` that are set. With `inherit` a clone may have another network than its
-    parent. For a forecast, the run is played in place of one `stands_for` times as large.
+    first compared at `min_epochs` and train to `max_epochs` at most. `rules` are those of
+    `strategy.rules` that are set. With `inherit` a clone may have another network than its parent.
+    For a forecast, the run is played in place of one `stands_for` times as large.
     """
 
     rentables: tuple[Rentable, ...]

@@ -1,7 +1,7 @@
 """What the tables of strategies and allocators hold for each name (`policy.registry`).
 
 Another package adds one by an entry point that names a `StrategyEntry` or an `AllocatorEntry`
-(docs/strategies.md).
+(docs/papers.md).
 """
 
 from collections.abc import Callable
@@ -40,7 +40,11 @@ class StrategyEntry:
 
 @dataclass(frozen=True)
 class AllocatorEntry:
-    """An allocator: how it is built; `whole_gpus` if no two trials ever share a GPU."""
+    """An allocator: how it is built, and what the rest of cloudtune has to know about it.
+
+    - `whole_gpus`: no two trials ever share a GPU.
+    - `has_rules`: it goes by `strategy.rules`.
+    """
 
     build: Callable[[BuildContext], Allocator]
     whole_gpus: bool = False

@@ -212,21 +212,24 @@ class Choice:
     @property
     def has_rules(self) -> bool:
         """Whether the strategy or the allocator goes by `strategy.rules`."""
-        return STRATEGIES[self.strategy].has_rules or _allocates(self.allocator, "has_rules")
+        entry = self._allocator_entry
+        return STRATEGIES[self.strategy].has_rules or (entry is not None and entry.has_rules)
 
     @property
     def whole_gpus(self) -> bool:
         """Whether the allocator never lets trials share a GPU."""
-        return _allocates(self.allocator, "whole_gpus")
+        entry = self._allocator_entry
+        return entry is not None and entry.whole_gpus
+
+    @property
+    def _allocator_entry(self) -> AllocatorEntry | None:
+        """The allocator's record; None if the allocator is a part of a strategy or of a plan."""
+        return ALLOCATORS.get(self.allocator)
 
     @property
     def planned(self) -> bool:
         """Whether the widths or the fleet follow a plan of stages, so that there must be one."""
         return BY_PLAN in {self.allocator, self.fleet}
-
-
-def _allocates(allocator: str, how: str) -> bool:
-    return allocator in ALLOCATORS and bool(getattr(ALLOCATORS[allocator], how))
 
 
 def planned_names() -> list[str]:
