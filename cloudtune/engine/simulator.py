@@ -30,6 +30,9 @@ class _Session:
     until: int
     alive: bool = True
     busy: bool = True
+    began: float = 0.0  # when it began to train what it reports next
+    seconds: float = math.inf  # of each epoch of that
+    ahead: float = 0.0  # epochs of that which an earlier session trained
 
 
 @dataclass
@@ -71,7 +74,9 @@ class SimWorld:
     are exponential by the offer's interruptions.
 
     With `reports`, ascending, trials report only at these epochs and at the end of what they were
-    granted, for all epochs since the last report: its seconds are the mean of these.
+    granted, for all epochs since the last report: its seconds are the mean of these. When a trial
+    stops, the epochs since its last report aren't lost, and it continues there. Nor are finished
+    parts of an epoch that is saved in `parts`.
     """
 
     def __init__(
@@ -86,9 +91,12 @@ class SimWorld:
         cores: int | None = None,
         pools: Mapping[PoolName, PoolTrace] | None = None,
         reports: Sequence[int] = (),
+        parts: float = 1.0,
     ) -> None:
         self.now = begin
         self._reports = reports
+        self._parts = parts
+        self._unreported: dict[str, tuple[int, float]] = {}  # by trial: its last, and epochs since
         self._metric_name = metric_name
         self._metric_of = metric_of
         self._pace_of = pace_of
@@ -284,8 +292,12 @@ class SimWorld:
             seconds *= self._pace_of(command.config, epoch)
         metrics = {self._metric_name: self._metric_of(command.config, epoch)}
         checkpoint = f"sim://{command.trial}/{epoch}"
+        since, trained = self._unreported.pop(command.trial, (session.epoch, 0.0))
+        session.ahead = trained if since == session.epoch else 0.0
+        session.began = self.now
+        session.seconds = seconds
         done = events.EpochDone(
-            at=self.now + count * seconds,
+            at=self.now + (count - session.ahead) * seconds,
             session=command.session,
             epoch=epoch,
             metrics=metrics,
@@ -294,6 +306,20 @@ class SimWorld:
             parallel=command.parallel,
         )
         self.schedule(done)
+
+    def _keep_unreported(self, session: _Session) -> None:
+        """Note what a session has trained since its last report, for the trial's next session."""
+        is_kept = bool(self._reports) or self._parts > 1
+        if not is_kept or not session.busy or not 0.0 < session.seconds < math.inf:
+            return
+        epochs = session.ahead + (self.now - session.began) / session.seconds
+        finished = math.floor(epochs * self._parts + 1e-9) / self._parts
+        if finished > 0:
+            self._unreported[session.command.trial] = session.epoch, finished
+
+    def unreported(self, trial: str) -> int:
+        """Return how many epochs a stopped trial has trained since its last report."""
+        return int(self._unreported.get(trial, (0, 0.0))[1])
 
     def _next_report(self, epoch: int) -> int:
         """Return the first epoch from this one on at which trials report."""
@@ -319,8 +345,10 @@ class SimWorld:
                 session.until = max(session.until, command.until_epoch)
                 self._train(session)
             case commands.StopTrial():
-                if self.sessions[command.session].alive:
-                    self.sessions[command.session].alive = False
+                session = self.sessions[command.session]
+                if session.alive:
+                    session.alive = False
+                    self._keep_unreported(session)
                     self.schedule(events.TrialStopped(self.now, command.session))
             case commands.SetTimer():
                 self._timers[command.name] = command.at

@@ -449,7 +449,7 @@ class Rentable:
         width = self.cheapest_width
         return self.epoch_seconds(width) * width / self.gpus
 
-    @property
+    @cached_property
     def epoch_dollars(self) -> float:
         """Dollars of an epoch at its cheapest width, with what spot interruptions cost."""
         return self.epoch_instance_seconds * self.offer.usd_per_second

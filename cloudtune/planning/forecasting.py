@@ -175,7 +175,7 @@ class PlayedRuns:
             heartbeat=False,
             checked=False,
             learns=False,
-            stands_for=size.parts,
+            stands_for=size.trials_each,
         )
         most = MAX_EVENTS if limits == Limits() else None
         world = SimWorld(
@@ -186,6 +186,7 @@ class PlayedRuns:
             begin=self.question.first_request,
             cores=self.cores,
             reports=size.reports(experiment),
+            parts=size.slowdown,
         )
         counting = _Counting(world, most)
         with without_collection():
@@ -195,7 +196,9 @@ class PlayedRuns:
                 f"{experiment.strategy_name} doesn't end: a simulated run goes on after "
                 f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
-        return PlayedRun(policy, size, counting.events)
+        best = policy.best
+        unreported = 0 if best is None else world.unreported(best.trial)
+        return PlayedRun(policy, size, counting.events, unreported)
 
     def _dearest_fleet(self, played: "PlayedRun") -> list[Machines]:
         """Return the instances that a run had when these cost most."""
@@ -233,16 +236,21 @@ class PlayedRuns:
 
 @dataclass(frozen=True)
 class PlayedRun:
-    """A run that was played to its end, how much smaller than it stands for, and its events."""
+    """A run that was played to its end, how much smaller than it stands for, and its events.
+
+    Its best trial has trained `unreported` epochs since its last report.
+    """
 
     policy: RunPolicy
     size: SmallerRun
     events: int
+    unreported: int
 
     @cached_property
     def figures(self) -> Figures:
         """The figures of the run that it stands for."""
-        return self.size.whole(figures(self.policy), self.dearest_fleet)
+        whole = self.size.whole(figures(self.policy), self.dearest_fleet)
+        return replace(whole, epochs=whole.epochs + self.unreported)
 
     @cached_property
     def dearest_fleet(self) -> Mapping[Offer, int]:

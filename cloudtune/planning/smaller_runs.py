@@ -3,7 +3,7 @@
 A run of $100 has some 40,000 events, and a forecast plays many runs. A search does much the same
 with a part of the money on a part of the GPUs: it begins a part of the trials. Machines of several
 GPUs are cut into smaller ones: an eighth of a machine of eight GPUs costs an eighth, and trains a
-trial as fast.
+trial as fast. Where trials are short, one that takes several times as long stands for several.
 """
 
 import math
@@ -25,15 +25,17 @@ from cloudtune.strategies.seer_rules import APART
 # About how many reports a played run should have, if the best offer trains all of the time. Starts,
 # stops and faster offers make several times as many events of them.
 _REPORTS = 120
+# The same where its trials stand for several: that changes its figures less than another part.
+_FEWEST_REPORTS = 40
 # A smaller run has at least so many instances of the best offer, or so many parts of them.
 _INSTANCES = 4
 _SLICES = 2
 # A whole training takes at most this share of the time on all GPUs of a smaller machine.
 _TRAINING = 0.25
+# Trials that stand for several take at most this share of the time to train to their last epoch.
+_SLOWEST = 0.1
 # Trials report at least so often in a whole training.
 _LEAST_REPORTS = 2
-# Of a spot instance's time, the share that it may lose more because reports are rarer.
-_LOST = 0.01
 # Strategies that begin trials as long as there are GPUs, and so begin a part of them on a part.
 _DIVISIBLE = frozenset({*SEARCHES, "asha", "asha-stopping", "random"})
 
@@ -43,12 +45,14 @@ class SmallerRun:
     """How much smaller a run is than the one that it stands for.
 
     It has the `parts`-th part of the GPUs, dollars and trials. Where that is less than an instance,
-    the instance is cut into as many smaller ones as `slices` has for its type. Between rungs its
-    trials report every `step` epochs. At 1 it is the whole run.
+    the instance is cut into as many smaller ones as `slices` has for its type. Its trials take
+    `slowdown` times as long, each for as many that would follow one another. Between rungs they
+    report every `step` epochs. At 1 it is the whole run.
     """
 
     parts: int = 1
     step: int = 1
+    slowdown: float = 1.0
     slices: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -67,8 +71,7 @@ class SmallerRun:
         epochs = _epochs(question, best, means)
         if math.isinf(epochs):
             return cls()
-        most_epochs = min(last // _LEAST_REPORTS, _epochs_between_reports(best))
-        step = int(max(1, min(round(epochs / _REPORTS), most_epochs)))
+        step = max(1, min(round(epochs / _REPORTS), last // _LEAST_REPORTS))
         times = epochs / step / _REPORTS
         shared = best.offer.instance_type.host_permille > 0  # one machine, on which few have room
         if strategy not in _DIVISIBLE or times <= 1 or shared:
@@ -80,7 +83,15 @@ class SmallerRun:
             rentable.offer.instance_type.name: min(parts, _most_slices(rentable, training))
             for rentable in rentables
         }
-        return cls(parts, step, slices)
+        trained = last * best.epoch_seconds(best.cheapest_width)
+        slowest = _SLOWEST * _rented_seconds(best, means) / trained
+        slowdown = max(1.0, min(epochs / step / parts / _FEWEST_REPORTS, slowest))
+        return cls(parts, step, slowdown, slices)
+
+    @property
+    def trials_each(self) -> float:
+        """How many trials each of its trials stands for."""
+        return self.parts * self.slowdown
 
     def question(self, question: Question) -> Question:
         """Return the question of the smaller run; no trial counts as stalled in it."""
@@ -98,7 +109,7 @@ class SmallerRun:
             for name, value in (("per_hour", charges.per_hour), ("head", charges.head))
         }
         changes: dict[str, object] = {
-            "trials": None if trials is None else max(1, round(trials / self.parts)),
+            "trials": None if trials is None else max(1, round(trials / self.trials_each)),
             "cloud": cloud.model_copy(
                 update={"max_instances": self._most_instances(problem), "vcpu_quotas": quotas}
             ),
@@ -119,17 +130,20 @@ class SmallerRun:
         """Return a rentable as the smaller run may rent it."""
         slices = self._slices(rentable.offer)
         offer = _slice_of(rentable.offer, slices)
-        return replace(rentable, offer=offer, most=self._part(rentable.most * slices))
+        profile = rentable.profile.slowed(self.slowdown)
+        start = profile.start.scaled(self.slowdown)
+        resize = profile.resize.scaled(self.slowdown)
+        profile = replace(profile, start=start, resize=resize)
+        most = self._part(rentable.most * slices)
+        return replace(rentable, offer=offer, profile=profile, most=most)
 
     def whole(self, figures: Figures, fleet: Mapping[Offer, int]) -> Figures:
         """Return the figures of the whole run from those of the smaller one, and its fleet."""
-        if self.parts == 1:
-            return figures
         instances = sum(count * self.parts / self._slices(o) for o, count in fleet.items())
         return replace(
             figures,
             dollars=figures.dollars * self.parts,
-            trials=figures.trials * self.parts,
+            trials=round(figures.trials * self.trials_each),
             gpu_hours=figures.gpu_hours * self.parts,
             instances=math.ceil(instances),
         )
@@ -196,6 +210,12 @@ def _instances(best: Rentable, means: Means) -> int:
     return means.buy(best).instances if math.isfinite(means.seconds) else best.most
 
 
+def _rented_seconds(best: Rentable, means: Means) -> float:
+    """Return how long the fleet may be rented, by the deadline and the money."""
+    price = _instances(best, means) * best.offer.usd_per_second
+    return min(means.seconds, means.dollars / price) if price > 0 else means.seconds
+
+
 def _most_parts(best: Rentable, means: Means, training: float) -> int:
     """Return how many parts a run may have at most, by what it has of its best offer."""
     instances = _instances(best, means)
@@ -239,18 +259,6 @@ def _fastest(rentable: Rentable, gpus: int) -> float:
     """Return the seconds of the fastest epoch on so many GPUs; inf if no trial has room."""
     widths = [width for width in rentable.profile.widths if width <= gpus]
     return min(map(rentable.epoch_seconds, widths), default=math.inf)
-
-
-def _epochs_between_reports(rentable: Rentable) -> float:
-    """Return after how many epochs a trial must report; inf if its instance is never lost.
-
-    A report has the checkpoint that a lost trial resumes from: on average it loses half of the
-    epochs between two.
-    """
-    rates = [way.losses_per_hour for way in rentable.behaviours]
-    rate = max([rentable.offer.interruptions_per_hour, *rates]) / 3600
-    lost = rate * rentable.epoch_seconds(rentable.cheapest_width) / 2
-    return math.floor(_LOST / lost) if lost > 0 else math.inf
 
 
 def _power_of_two(count: int) -> int:

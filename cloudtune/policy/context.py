@@ -30,7 +30,7 @@ class BuildContext:
     seed: int = 0
     rules: Mapping[str, Any] = field(default_factory=dict)
     inherit: bool = False
-    stands_for: int = 1
+    stands_for: float = 1.0
 
     @property
     def cheapest(self) -> Rentable:

@@ -8,8 +8,8 @@ act upon (`Noted`). Strategies, allocators and fleet rules read the state as a `
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import assert_never
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.events import (
@@ -47,6 +47,24 @@ from cloudtune.policy.widths import narrowed, trial_of, wider
 
 # The events by which an instance goes, or won't come.
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
+
+
+@dataclass(frozen=True)
+class _Average:
+    """A rentable with the expected speeds and delays, and what these follow from."""
+
+    rentable: Rentable
+    factor: float
+    setup: float
+    delays: Mapping[str, Any]
+    average: Rentable
+
+    def holds(
+        self, rentable: Rentable, factor: float, setup: float, delays: Mapping[str, Any]
+    ) -> bool:
+        """Whether these are the same; most events change none of them."""
+        same = self.rentable is rentable and self.delays is delays
+        return same and self.factor == factor and self.setup == setup
 
 
 class RunState:
@@ -96,6 +114,7 @@ class RunState:
         self.setups: list[float] = []
         self._setups_shared_at: tuple[float, int, int] | None = None
         self._setup_share = 0.0
+        self._averages: dict[Offer, _Average] = {}
         self.speeds = SpeedEstimates({kind.name: kind.gpu_model for kind in machines})
         self.gpu_speeds = GpuEstimates(rentables)
         self.delays = DelayEstimates()
@@ -199,13 +218,18 @@ class RunState:
     def on_average(self, rentable: Rentable) -> Rentable:
         factor = self.gpu_speeds.factor(rentable.offer.gpu_model)
         setup = self._setup_of_an_epoch()
+        delays = self.delays.expected(rentable.profile)
+        before = self._averages.get(rentable.offer)
+        if before is not None and before.holds(rentable, factor, setup, delays):
+            return before.average
         epoch = {
             width: seconds.scaled(factor, added=setup)
             for width, seconds in rentable.profile.epoch.items()
         }
-        delays = self.delays.expected(rentable.profile)
         profile = replace(rentable.profile, epoch=epoch, **delays)
-        return replace(rentable, profile=profile)
+        average = replace(rentable, profile=profile)
+        self._averages[rentable.offer] = _Average(rentable, factor, setup, delays, average)
+        return average
 
     def _setup_of_an_epoch(self) -> float:
         """Return each epoch's share of the set-ups of sessions.

@@ -193,7 +193,7 @@ def policy_of(
     heartbeat: bool = True,
     checked: bool = True,
     learns: bool = True,
-    stands_for: int = 1,
+    stands_for: float = 1.0,
 ) -> RunPolicy:
     """Return a fresh policy for an experiment; `plan` is set if its choices follow one.
 

@@ -8,7 +8,7 @@ another whole instance buys training on smaller ones.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cloudtune.model.plans import Limits, Rentable
 
@@ -92,7 +92,8 @@ class Means:
     def less(self, bought: "Bought") -> "Means":
         """Return what a purchase leaves."""
         dollars = max(0.0, self.dollars - bought.dollars)
-        return replace(self, dollars=dollars, instances=self.instances - bought.instances)
+        instances = self.instances - bought.instances
+        return Means(self.seconds, dollars, instances, self.last_epoch, self.trials_at_once)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Seer:
         until_limits: bool,
         constant: bool = False,
         full: bool = False,
-        stands_for: int = 1,
+        stands_for: float = 1.0,
     ) -> None:
         self.name = "seer-constant" if constant else f"seer{'-full' * full}"
         means = means_within(limits, max_instances, max_epochs)

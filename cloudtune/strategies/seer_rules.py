@@ -148,7 +148,7 @@ def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: i
 
 
 def step(
-    lower: Mapping[TrialId, float], upper: Mapping[TrialId, float], stands_for: int = 1
+    lower: Mapping[TrialId, float], upper: Mapping[TrialId, float], stands_for: float = 1.0
 ) -> float:
     """Return the rank correlation of a rung's results with the next one's, better being greater.
 

@@ -1,5 +1,6 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -51,9 +52,10 @@ def rentable(*, launch: float = 1.0, boot: float = 20.0, spread: float = 0.0) ->
     return Rentable(offer(), profile(LINEAR, launch=launch, boot=boot, spread=spread), 1)
 
 
-def running() -> SimWorld:
+def running(reports: Sequence[int] = (), parts: float = 1.0) -> SimWorld:
     """Return a world that an instance has joined already, at 0 s."""
-    made = SimWorld((rentable(launch=0.0, boot=0.0),), "score", by_epoch)
+    nodes = (rentable(launch=0.0, boot=0.0),)
+    made = SimWorld(nodes, "score", by_epoch, reports=reports, parts=parts)
     made.apply(LAUNCH)
     kinds = [type(made.next_event()) for _ in range(3)]
     assert kinds == [RunStarted, InstanceLaunched, NodeJoined]
@@ -165,3 +167,27 @@ def test_spot_instances_live_for_a_time_that_none_knows() -> None:
     assert result[200] == pytest.approx(900.0 * math.log(2), rel=0.2), "exponential"
     assert result == lives(4.0) != lives(4.0, seed=1)
     assert lives(0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("reports", "parts", "kept"), [((), 1.0, 0.0), ((1, 5), 1.0, 2.0), ((1, 5), 4.0, 2.25)]
+)
+def test_a_stopped_trial_continues_after_what_it_has_not_reported(
+    reports: tuple[int, ...], parts: float, kept: float
+) -> None:
+    made = running(reports, parts)
+    started = after(made, replace(START, until_epoch=5), count=2 if reports else 4)
+    last = started[-1]
+    assert isinstance(last, EpochDone)
+    epoch = last.seconds
+    reported = last.epoch
+    # 2.4 epochs after its first report; without `reports` it has reported two of these.
+    stop_at = last.at + (2.4 if reports else 0.4) * epoch
+    after(made, SetTimer("stop", stop_at), count=1)
+    (stopped,) = after(made, StopTrial("t00.1"), count=1)
+    assert stopped == TrialStopped(stop_at, "t00.1")
+    again = replace(START, session="t00.2", start_epoch=reported, until_epoch=5)
+    *_, end = after(made, again, count=2 if reports else 3)
+    assert isinstance(end, EpochDone)
+    assert end.epoch == 5
+    assert end.at == pytest.approx(stop_at + 6.0 + (5 - reported - kept) * epoch)
