@@ -18,17 +18,25 @@ class Registry(Mapping[str, T]):
     """Things of one kind by name: those of the core, then those that packages add to a group.
 
     A package names its things as entry points of the group. One is loaded when it is looked up, so
-    the names alone cost no import. A name of the core can't be taken over.
+    the names alone cost no import. A name of the core can't be taken over. All are of a `kind`,
+    a type; without one they are functions.
     """
 
-    def __init__(self, group: str, core: Mapping[str, T]) -> None:
+    def __init__(self, group: str, core: Mapping[str, T], kind: type[T] | None = None) -> None:
         self.group = group
         self.core = core
+        self.kind = kind
 
     def __getitem__(self, name: str) -> T:
         if name in self.core:
             return self.core[name]
-        return cast("T", _load(self.group, name))
+        added = _load(self.group, name)
+        fits = callable(added) if self.kind is None else isinstance(added, self.kind)
+        if not fits:
+            expected = "a function" if self.kind is None else self.kind.__name__
+            what = _addition(self.group, name)
+            raise UsageError(f"{what} is of type {type(added).__name__}, not {expected}")
+        return cast("T", added)
 
     def __contains__(self, name: object) -> bool:
         return name in self.core or name in _entry_points(self.group)
@@ -57,10 +65,14 @@ def _load(group: str, name: str) -> object:
         KeyError: no package adds that name.
         UsageError: its package can't be imported.
     """
-    point = _entry_points(group)[name]
     try:
-        return point.load()
+        return _entry_points(group)[name].load()
     except (ImportError, AttributeError) as error:
-        package = point.dist.name if point.dist else "a package"
-        what = f"{package} adds {shown(name)} to {group}, but {point.value} can't be loaded"
-        raise UsageError(f"{what}: {error}") from error
+        raise UsageError(f"{_addition(group, name)} can't be loaded: {error}") from error
+
+
+def _addition(group: str, name: str) -> str:
+    """Return which package adds what, for an error."""
+    point = _entry_points(group)[name]
+    package = point.dist.name if point.dist else "a package"
+    return f"{package} adds {shown(name)} to {group}, but {point.value}"

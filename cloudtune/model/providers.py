@@ -90,7 +90,7 @@ _CORE: dict[str, Registered] = {
         shared=True,
     ),
 }
-PROVIDERS: Registry[Registered] = Registry("cloudtune.providers", _CORE)
+PROVIDERS: Registry[Registered] = Registry("cloudtune.providers", _CORE, Registered)
 
 
 def owners(name: str) -> tuple[str, ...]:

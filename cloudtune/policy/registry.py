@@ -180,6 +180,7 @@ STRATEGIES: Registry[StrategyEntry] = Registry(
         "seer-constant": _seer_entry(_AIM, constant=True),
         "seer-full": _seer_entry(_AIM, full=True),
     },
+    StrategyEntry,
 )
 ALLOCATORS: Registry[AllocatorEntry] = Registry(
     "cloudtune.allocators",
@@ -187,6 +188,7 @@ ALLOCATORS: Registry[AllocatorEntry] = Registry(
         "same": AllocatorEntry(lambda context: SameWidth(context.one_gpu), whole_gpus=True),
         "fluid": AllocatorEntry(lambda _context: DynamicFluid()),
     },
+    AllocatorEntry,
 )
 # The options of each fleet rule (`SpendingFleet`).
 FLEETS: dict[str, dict[str, bool]] = {

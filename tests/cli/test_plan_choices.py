@@ -43,6 +43,28 @@ def test_every_strategy_is_planned(command: Command, tmp_path: Path, strategy: s
     assert bool(result["stages"]) == (strategy in {*STAGED, "seer-barrier"})
 
 
+def test_only_a_static_plan_keeps_its_fleet(command: Command) -> None:
+    cloud = ("--instances", "g4dn.xlarge", "--max-instances", "32")
+    job = ("--trials", "32", "--deadline", "5m", "--budget", "$20", *cloud)
+    fleets = {}
+    for strategy in ("sha", "sha-static"):
+        options = (
+            "--strategy",
+            strategy,
+            "--trials",
+            "32",
+            "--deadline",
+            "5m",
+            "--budget",
+            "$20",
+            *cloud,
+        )
+        plan = command("plan", "experiment.yaml", *options, "-o", "json").succeeded().json["plan"]
+        fleets[strategy] = [stage["groups"][0]["instances"] for stage in plan["staged"]["stages"]]
+    assert len({*fleets["sha-static"]}) == 1
+    assert len({*fleets["sha"]}) > 1
+
+
 def test_choices_that_do_not_go_together(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     text = path.read_text()

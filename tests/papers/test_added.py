@@ -39,6 +39,7 @@ ENTRY_POINTS = """
 brief = brief_package:BRIEF
 sha = brief_package:BRIEF
 broken = no_such_package:BRIEF
+odd = brief_package:PAIRS
 
 [cloudtune.allocators]
 pairs = brief_package:PAIRS
@@ -127,6 +128,12 @@ def test_a_package_that_cant_be_imported_is_named(site: Path) -> None:
     assert done.returncode == 2
     assert "brief-package adds 'broken' to cloudtune.strategies" in done.stderr
     assert "no_such_package" in done.stderr
+
+
+def test_a_name_of_another_kind_is_named(site: Path) -> None:
+    done = called(site, "plan", "experiment.yaml", strategy="odd")
+    assert done.returncode == 2
+    assert "but brief_package:PAIRS is of type AllocatorEntry, not StrategyEntry" in done.stderr
 
 
 def test_a_name_of_the_core_stays_the_cores(site: Path) -> None:
