@@ -12,7 +12,6 @@ disk, `commit` uploads them to the storage and makes a checkpoint of them.
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -24,26 +23,18 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train import storage
 from cloudtune.train.progress_cursor import Trained
+from cloudtune.train.saved_files import SavedFile, copy_file, examine, is_unchanged
 
 MANIFEST: Final = "manifest.json"
-# The version of the manifest's format; another version is refused.
-VERSION: Final = 1
-# Files are read in chunks of this size: a checkpoint may be larger than the memory.
-CHUNK_BYTES: Final = 1 << 20
+# The version of the manifest's format. 1 had a SHA-256 of each file; others are refused.
+VERSION: Final = 2
+_READABLE: Final = (1, VERSION)
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
-
-
-@dataclass(frozen=True)
-class SavedFile:
-    """The size in bytes and the SHA-256 of one file of a checkpoint."""
-
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -74,11 +65,11 @@ class Manifest:
         try:
             document = json.loads(text)
             version = document.pop("version")
-            if version != VERSION:
+            if version not in _READABLE:
                 raise storage.CheckpointError(
                     f"{where} has version {version}; this cloudtune reads {VERSION}"
                 )
-            document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
+            document["files"] = {k: SavedFile.from_json(v) for k, v in document["files"].items()}
             document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
             document["trained"] = Trained(**document.get("trained", {}))
             manifest = cls(**document)
@@ -269,8 +260,7 @@ class CheckpointStore:
             return self._save(trial, epoch, dict(metrics), source)
         files = {}
         for path in _files_of(source):
-            with path.open("rb") as reader:
-                files[path.relative_to(source).as_posix()] = copy_file(reader)
+            files[path.relative_to(source).as_posix()] = examine(path)
         return self._finish(trial, epoch, dict(metrics), pending.folder, files)
 
     def _finish(
@@ -312,7 +302,7 @@ class CheckpointStore:
     def is_intact(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files unchanged.
 
-        Reads every file once for its SHA-256.
+        Reads a file for its checksum, unless this machine knows that it is unchanged.
 
         Raises:
             StorageError: the storage can't be reached.
@@ -322,8 +312,10 @@ class CheckpointStore:
             try:
                 manifest = read_manifest(path)
                 for name, saved in manifest.files.items():
+                    if _local_unchanged(path, manifest, name) is not None:
+                        continue
                     with open_file(path, manifest, name) as reader:
-                        if copy_file(reader) != saved:
+                        if copy_file(reader, like=saved) != saved:
                             return False
             except (storage.CheckpointError, FileNotFoundError):
                 return False
@@ -473,7 +465,7 @@ def standing(path: str) -> str | None:
 
 
 def load(path: str, to_directory: Path) -> Manifest:
-    """Copy the stored checkpoint at `path` into a local folder, checking each file's SHA-256.
+    """Copy the stored checkpoint at `path` into a local folder, checking each file.
 
     Raises:
         CheckpointError: there is none, or one of its files is missing, short or altered.
@@ -483,20 +475,23 @@ def load(path: str, to_directory: Path) -> Manifest:
         target = to_directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
+            unchanged = _local_unchanged(path, manifest, name)
+            if unchanged is not None:
+                shutil.copyfile(unchanged, target)  # by the kernel, at the memory's speed
+                continue
             with open_file(path, manifest, name) as reader, target.open("wb") as out:
-                copy = copy_file(reader, out)
+                copy = copy_file(reader, out, like=saved)
         except FileNotFoundError as error:
             message = f"{name} is missing from the checkpoint {path}"
             raise storage.CheckpointError(message) from error
         if copy != saved:
             raise storage.CheckpointError(
                 f"{name} of the checkpoint {path} is corrupt: {copy.size} bytes, "
-                f"sha256 {copy.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
+                f"{copy.checksum[:20]}; {saved.size} bytes, {saved.checksum[:20]} were saved"
             )
     return manifest
 
 
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # Of a name on most file systems; and of a path, half of what Linux takes with the storage's.
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 2048
@@ -516,8 +511,8 @@ def _refuse_malformed(manifest: Manifest) -> None:
         above = {str(folder) for folder in PurePosixPath(name).parents}
         if above & manifest.files.keys():
             raise ValueError(f"it names {name!r} in what is a file")
-        if not _is_count(file.size) or not _SHA256.fullmatch(str(file.sha256)):
-            raise ValueError(f"the size or the SHA-256 of {name!r} is none")
+        if not file.is_valid:
+            raise ValueError(f"the size or the checksum of {name!r} is none")
     if not isinstance(manifest.trial, str) or not _is_count(manifest.epoch):
         raise ValueError("its trial or its epoch is none")
     trained = manifest.trained
@@ -556,12 +551,29 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     """
     fs, folder = storage.filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
-    if storage.is_local(fs):
-        # The storage itself may be behind a link, but nothing below it may be one.
-        real = Path(os.path.realpath(folder), manifest.folder, name)
-        if Path(file).exists() and not (Path(os.path.realpath(file)) == real and real.is_file()):
-            raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
+    if storage.is_local(fs) and Path(file).exists() and not _is_plain(folder, manifest, name):
+        raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
     return fs.open_input_stream(file)
+
+
+def _local_unchanged(path: str, manifest: Manifest, name: str) -> Path | None:
+    """Return a file of a checkpoint on this machine that needn't be checked again, or None."""
+    fs, folder = storage.filesystem(path)
+    if not storage.is_local(fs):
+        return None
+    file = Path(folder, manifest.folder, name)
+    unchanged = is_unchanged(file, manifest.files[name]) and _is_plain(folder, manifest, name)
+    return file if unchanged else None
+
+
+def _is_plain(folder: str, manifest: Manifest, name: str) -> bool:
+    """Whether a file is one, and isn't behind a link.
+
+    The storage itself may be behind a link, but nothing below it may be one.
+    """
+    real = Path(os.path.realpath(folder), manifest.folder, name)
+    file = f"{folder}/{manifest.folder}/{name}"
+    return Path(os.path.realpath(file)) == real and real.is_file()
 
 
 def _read_manifest(filesystem: Any, folder: str) -> Manifest:
@@ -575,15 +587,3 @@ def _files_of(folder: Path) -> list[Path]:
     if not paths:
         raise UsageError(f"the checkpoint folder {folder} holds no files")
     return paths
-
-
-def copy_file(reader: BinaryIO, out: BinaryIO | None = None) -> SavedFile:
-    """Copy a file, if `out` is given, and return its size and SHA-256."""
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := reader.read(CHUNK_BYTES):
-        digest.update(chunk)
-        size += len(chunk)
-        if out is not None:
-            out.write(chunk)
-    return SavedFile(size, digest.hexdigest())

@@ -10,7 +10,8 @@ import pytest
 
 from cloudtune.train import best
 from cloudtune.train.best import keep_best, note_of
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, copy_file
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
+from cloudtune.train.saved_files import copy_file
 from cloudtune.train.storage import CheckpointError, StorageError, delete
 
 FILES = {"state.pt": "first", "tokenizer/vocab.txt": "a b c"}
@@ -116,7 +117,7 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
         keep_best(store, second, ABOUT)
     assert (note_of(f"{store}/best") or {})["epoch"] == 3
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(best, "copy_file", full)
