@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check --no-input
 SOURCE := cloudtune planners infra profiles tests examples benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-crash test walks quick check lint gpu format docs check-strategies clean
+.PHONY: help setup metadata demo demo-crash test walks quick check lint gpu format docs check-strategies clean
 
 help:
 	@echo "make demo     tune an example on the emulated cloud, and hold its bill and its model against"
@@ -37,6 +37,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install -c constraints.txt setuptools
 	@$(PIP) install -c constraints.txt --no-build-isolation --editable '.[dev,examples]'
 	@touch $@
+
+# In a worktree that borrows another checkout's .venv, with PYTHONPATH=.package:. : the names that
+# entry points add are this worktree's then. An install has its own.
+metadata:
+	@$(BIN)/python -W ignore -c 'import setuptools; setuptools.setup()' -q egg_info 2>/dev/null
 
 MAKE_VENV = for each in $(PYTHON) python3 python; do \
     if $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \

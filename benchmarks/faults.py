@@ -46,7 +46,7 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import follow
+from cloudtune.policy.planned.stages import Planning, follow
 from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from cloudtune.strategies.successive_halving import SuccessiveHalving
@@ -211,7 +211,8 @@ def _planned(case: Case) -> RunPolicy:
     context = _context(case, trials=9)
     plan = ExactPlanner().plan(PlanRequest(_strategy().stages(), case.rentables, Allowance(), 4))
     trials = [Trial(f"t{n:02d}", {"lr": n}) for n in range(9)]
-    return run_policy(context, follow("sha", context, plan, trials, BRAKES), METRIC, BRAKES)
+    parts = follow("sha", Planning("exact"), context, plan, trials, brakes=BRAKES)
+    return run_policy(context, parts, METRIC, BRAKES)
 
 
 def _as_it_goes(case: Case) -> RunPolicy:

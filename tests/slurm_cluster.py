@@ -52,7 +52,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={ports[0]}
 AccountingStoragePass={folder}/munge/socket
 AccountingStorageEnforce=limits
-MinJobAge=2
+MinJobAge=10
 """
 _ACCOUNTING_DAEMON = """\
 DbdHost=localhost
@@ -140,7 +140,7 @@ class SlurmCluster:
 def slurm_cluster(folder: Path, *, nodes: int, accounting: bool = False) -> Iterator[SlurmCluster]:
     """Start a cluster with CPU nodes, and one of two GPUs that only Slurm believes in.
 
-    With `accounting` it has a slurmdbd, and forgets jobs two seconds after their end. Skips the
+    With `accounting` it has a slurmdbd, and forgets jobs ten seconds after their end. Skips the
     test where Slurm, or what that needs, isn't installed.
     """
     programs = (*_PROGRAMS, *(_ACCOUNTING_PROGRAMS if accounting else ()))

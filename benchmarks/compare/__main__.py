@@ -33,7 +33,7 @@ from cloudtune.model import menu
 from cloudtune.model.catalog import BillingUnit
 from cloudtune.model.plans import Limits
 from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
-from cloudtune.policy.registry import WHOSE, chosen, sampler_for
+from cloudtune.policy.registry import chosen, origin, sampler_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -284,8 +284,8 @@ def _show(tried: Benchmark, cells: Sequence[Cell], output: str) -> None:
     within = sum(not result.violations for result in results)
     out.print(f"\n{within} of {len(results)} runs kept their limits, by their ledgers")
     for name in dict.fromkeys(cell.case.strategy for cell in cells):
-        if name in WHOSE:
-            out.print(f"{name} is {WHOSE[name]}", markup=False)
+        if paper := origin(name):
+            out.print(f"{name} is {paper}", markup=False)
 
 
 def _refuse_violations(cells: Sequence[Cell]) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
 from cloudtune.model.plans import Charges, Limits, Remaining
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.explore import explore
-from cloudtune.policy.planned.stages import (
-    PLANNED,
-    PLANNERS,
-    in_time_or_fastest,
-    reserve_of,
-    stages,
-)
-from cloudtune.strategies.seer_barrier import SeerBarrier
+from cloudtune.policy.planned.stages import PLANNERS, in_time_or_fastest, reserve_of
+from cloudtune.policy.registry import STRATEGIES
 
 if TYPE_CHECKING:
     from cloudtune.model.plans import Plan, Stage
@@ -39,7 +34,8 @@ def plan_stages(
     """
     if trials < 1:
         raise UsageError(f"{name}: there is no trial to run; give it one or more")
-    planning, limits = PLANNED[name], context.limits
+    planning, limits = STRATEGIES[name].planning, context.limits
+    assert planning is not None
     planner, reserve = PLANNERS[planning.planner], reserve_of(brakes)
 
     def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
@@ -53,15 +49,14 @@ def plan_stages(
         )
 
     if planning.explores:
-        first, last = context.min_epochs, context.max_epochs
-        schedule = SeerBarrier(trials, first, last, context.eta, context.mode)
-        return explore(
-            planner,
-            lambda count, epochs: request(schedule.rest(count, 0, epochs), limits),
-            max_trials=trials,
-            max_epochs=last,
-        ).plan
-    work = stages(name, context, trials)
+
+        def ask(count: int, epochs: int) -> PlanRequest:
+            first = min(context.min_epochs, epochs)
+            shorter = replace(context, min_epochs=first, max_epochs=epochs)
+            return request(planning.stages(shorter, count), limits)
+
+        return explore(planner, ask, max_trials=trials, max_epochs=context.max_epochs).plan
+    work = planning.stages(context, trials)
     if planning.in_time:
         return in_time_or_fastest(planner, request(work, Limits(limits.deadline, None)))
     return planner.plan(request(work, limits))

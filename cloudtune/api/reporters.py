@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cloudtune.api.plans import Plan
 from cloudtune.display.live.notebook import NotebookOutput, in_notebook
-from cloudtune.display.run_screen import RunScreen, screen_for
+from cloudtune.display.run_screen import RunScreen, make_screen
 from cloudtune.display.terminal import CleanConsole
 from cloudtune.engine.loop import EventListener
 from cloudtune.running.reporter import Reporter
@@ -82,7 +82,7 @@ class ProgressReporter(Reporter):
         self._out.print(f"Run {job.run}", markup=False)
         out = self._out if self._notebook is None else self._notebook.out
         self._policy = policy
-        self._screen = self._open.enter_context(screen_for(job, policy, out))
+        self._screen = self._open.enter_context(make_screen(job, policy, out))
 
     def on_event(self, event: Event, commands: tuple[Command, ...]) -> None:
         if self._screen is None:

@@ -17,7 +17,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.aws.account import live as live_check
 from cloudtune.infra.aws.account import policies, stack
-from cloudtune.infra.aws.account.inventory import Inventory, all_types, inventory_of, lines
+from cloudtune.infra.aws.account.inventory import Inventory, all_types, lines, load_inventory
 from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Place
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients
 from cloudtune.infra.aws.account.template import PURPOSES, managed_policy
@@ -153,8 +153,8 @@ def setup(
     as in the last setup.
     """
     clients, account = _look(region)
-    template = account.template_for(named)
-    parameters = account.parameters_for(clients, vpc, _listed(subnets))
+    template = account.make_template(named)
+    parameters = account.make_parameters(clients, vpc, _listed(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = _steps(change_set, account)
         if output == "json":
@@ -315,7 +315,7 @@ def _live(clients: Any, account: Inventory, path: Path | None, *, yes: bool) -> 
 
 def _look(region: str) -> tuple[Any, Inventory]:
     clients = Clients(Endpoint(region))
-    return clients, inventory_of(clients, region)
+    return clients, load_inventory(clients, region)
 
 
 def _place(account: str | None, region: str, named: Mapping[str, Any]) -> Place:

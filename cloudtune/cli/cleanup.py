@@ -51,7 +51,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
         show_instances(console(), instances)
     for head in cleanup.dead_heads():
         _print_head(head, "`cloudtune gc` ends them")
-    _print_abandoned(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
+    _print_left_machines(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
     _print_unreachable(mute)
     return CloudtuneError.exit_code if mute else 0
 
@@ -81,7 +81,7 @@ def gc(
             if not dry_run:
                 head.end()
     abandoned = cleanup.abandoned(end=run is None and not dry_run)
-    _print_abandoned(abandoned, "gc would end them" if dry_run else "ending them")
+    _print_left_machines(abandoned, "gc would end them" if dry_run else "ending them")
     left = []
     mute = []
     doomed_count = 0
@@ -118,7 +118,7 @@ def _print_head(head: Head, what: str) -> None:
         click.echo(f"run {head.folder.name} left {head.processes} processes here; {what}", err=True)
 
 
-def _print_abandoned(machines: Sequence[str], what: str) -> None:
+def _print_left_machines(machines: Sequence[str], what: str) -> None:
     if machines:
         click.echo(
             f"{', '.join(machines)} kept running here after the emulator died; {what}", err=True

@@ -107,7 +107,7 @@ def faults(given: str | None, add: bool, clear: bool) -> None:
         raise UsageError("--clear can't be combined with FILE or --add")
     if add and given is None:
         raise UsageError("--add needs a FILE or JSON with the faults to add")
-    wanted = [] if given is None else [to_json(fault) for fault in _faults_of(given)]
+    wanted = [] if given is None else [to_json(fault) for fault in _parse_faults(given)]
     control = _control()
     if add:
         control.add(*wanted)
@@ -116,7 +116,7 @@ def faults(given: str | None, add: bool, clear: bool) -> None:
     _show_faults(control.faults())
 
 
-def _faults_of(given: str) -> list[Fault]:
+def _parse_faults(given: str) -> list[Fault]:
     if not given.lstrip().startswith(("{", "[")):
         return read_faults(Path(given))
     try:

@@ -74,13 +74,22 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
     return lambda command: functools.reduce(lambda it, add: add(it), reversed(options), command)
 
 
+class ProviderChoice(click.Choice[str]):
+    """The clouds of the core; those of other packages are looked up once one is named."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if value in PROVIDERS else super().convert(value, param, ctx)
+
+
 # The options that override fields of the experiment.
 experiment_options = _together(
     click.option("--deadline", metavar="TIME", help="Finish within this time, such as 2h or 90s."),
     click.option("--budget", metavar="DOLLARS", help="Spend at most this much, such as '$40'."),
     click.option("--trials", type=int, help="Maximum number of configurations."),
     click.option("--max-instances", type=int, help="Maximum number of instances at a time."),
-    click.option("--provider", type=click.Choice(list(PROVIDERS)), help="Cloud to rent from."),
+    click.option(
+        "--provider", type=ProviderChoice(list(PROVIDERS.core)), help="Cloud to rent from."
+    ),
     click.option(
         "--instances", metavar="TYPES", help="Instance types to use, such as g5.xlarge,'g6.*'."
     ),
@@ -218,7 +227,7 @@ planning_options = _together(
 )
 
 
-def plan_options_of(given: Mapping[str, Any]) -> PlanOptions:
+def select_plan_options(given: Mapping[str, Any]) -> PlanOptions:
     """Return the planning options among `given`."""
     from cloudtune.planning.stages import PlanOptions
 

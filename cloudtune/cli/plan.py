@@ -116,7 +116,7 @@ def plan(
     if save is not None:
         made.save(save)
     words = command_words(source, {**given, "point": None})
-    show_planned(made.planned, output, command=words, verbose=verbose, html=html)
+    show_proposal(made.planned, output, command=words, verbose=verbose, html=html)
     return 0
 
 
@@ -129,7 +129,7 @@ def command_words(experiment: Path, given: Mapping[str, Any]) -> list[str]:
     return [shlex.quote(word) for word in words]
 
 
-def show_planned(
+def show_proposal(
     planned: Planned,
     output: str = "table",
     *,
@@ -158,7 +158,7 @@ def show_planned(
         options.print_data({"feasible": True, **to_json(proposal)}, output)
 
 
-def show_forced() -> None:
+def show_warning() -> None:
     """Print that the run starts although no plan meets its limits."""
     click.echo("No plan meets the limits; the run continues until it reaches one.", err=True)
 
@@ -220,9 +220,9 @@ def simulate(
         planned = plan_or_forced(
             problem,
             limits_of(wanted),
-            options.plan_options_of(given),
+            options.select_plan_options(given),
             force=force,
-            insists=show_forced,
+            insists=show_warning,
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)

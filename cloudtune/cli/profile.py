@@ -154,10 +154,10 @@ def profile(
         refuse_interrupted(measured)
     if save is not None:
         store.write(save, profiles)
-    click.echo(measured_for(wanted, spent))
+    click.echo(measuring_cost(wanted, spent))
 
 
-def measured_for(wanted: Experiment, dollars: float) -> str:
+def measuring_cost(wanted: Experiment, dollars: float) -> str:
     """Return a sentence on the cost of a measurement."""
     from cloudtune.infra.provider import provider_named
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloudtune.cli.plan import show_forced, show_infeasible
-from cloudtune.cli.profile import confirm_rental, measured_for, show_measured
-from cloudtune.display.plan_screen import show_saved
+from cloudtune.cli.plan import show_infeasible, show_warning
+from cloudtune.cli.profile import confirm_rental, measuring_cost, show_measured
+from cloudtune.display.plan_screen import show_plan_file
 from cloudtune.display.report_screen import emulated_text, show_report
-from cloudtune.display.run_screen import RunScreen, print_measuring_event, screen_for
+from cloudtune.display.run_screen import RunScreen, make_screen, print_measuring_event
 from cloudtune.display.terminal import console
 from cloudtune.errors import UnsavedError
 from cloudtune.infra.provider import provider_named
@@ -65,7 +65,7 @@ class QuietReporter(Reporter):
         confirm_rental(experiment, job, yes=False)
 
     def on_forced(self) -> None:
-        show_forced()
+        show_warning()
 
     def on_infeasible(self, error: InfeasibleError, problem: Problem) -> None:
         self._infeasible = error
@@ -162,7 +162,7 @@ class TerminalReporter(QuietReporter):
     def on_measuring_end(self, experiment: Experiment, dollars: float) -> None:
         limited = dollars > 0 and experiment.limits.budget is not None
         rest = "; the run gets the rest of the budget" if limited else ""
-        console().print(f"{measured_for(experiment, dollars)}{rest}.")
+        console().print(f"{measuring_cost(experiment, dollars)}{rest}.")
 
     def on_planned(self, planned: Planned) -> None:
         """Show the first ten lines of `cloudtune plan`: the expected result."""
@@ -173,7 +173,7 @@ class TerminalReporter(QuietReporter):
 
     def on_saved_plan(self, job: Job) -> None:
         basis = basis_of(job.experiment, job.rentables)
-        show_saved(console(), job.plan, basis.text)
+        show_plan_file(console(), job.plan, basis.text)
 
     def on_start(self, job: Job) -> None:
         if provider_named(job.experiment.cloud.provider).paced:
@@ -183,7 +183,7 @@ class TerminalReporter(QuietReporter):
         if self._on_head:
             return
         console().print(f"Run {job.run}{self._resumed}")
-        self.screen = self._open.enter_context(screen_for(job, policy, console()))
+        self.screen = self._open.enter_context(make_screen(job, policy, console()))
 
     def on_event(self, event: Event, commands: tuple[Command, ...]) -> None:
         if self.screen is not None:

@@ -28,7 +28,7 @@ from cloudtune.planners.reserve import MARGIN
 from cloudtune.planning.alternatives import NOTABLE, STATIC, Alternative, Point, for_one_screen
 from cloudtune.planning.proposal import Proposal
 from cloudtune.planning.stages import LIKELY
-from cloudtune.policy.registry import SEARCHES, WHOSE
+from cloudtune.policy.registry import SEARCHES, origin
 
 # The maximum number of rows of the table of stages; further stages share the last row.
 _STAGES = 8
@@ -66,8 +66,8 @@ def reason(proposal: Proposal) -> list[Fact]:
         deadline = format_seconds(proposal.limits.deadline or 0.0)
         text = f"{deadline}: {proposal.derived}; set another with --deadline"
         facts.append(Fact("deadline", text))
-    if proposal.plan.strategy in WHOSE:
-        facts.append(Fact("strategy", WHOSE[proposal.plan.strategy]))
+    if paper := origin(proposal.plan.strategy):
+        facts.append(Fact("strategy", paper))
     return facts
 
 

@@ -56,7 +56,7 @@ def show_all(out: Console, proposal: Proposal) -> None:
     print_facts(out, plan_tables.creation(proposal))
 
 
-def show_saved(out: Console, plan: RunPlan, basis: str = "") -> None:
+def show_plan_file(out: Console, plan: RunPlan, basis: str = "") -> None:
     """Print a saved plan: its strategy, and its stages if it has any.
 
     `basis` is the origin of its figures.

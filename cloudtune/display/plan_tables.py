@@ -22,7 +22,7 @@ from cloudtune.model.text import (
 from cloudtune.model.units import format_clock, format_seconds
 from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.planning.stages import LIKELY
-from cloudtune.policy.registry import WHOSE
+from cloudtune.policy.registry import origin
 from cloudtune.runs import home
 from cloudtune.runs.job import named_sampler
 from cloudtune.runs.report import Report
@@ -62,7 +62,7 @@ def deciders(plan: RunPlan, scale: Scale = EPOCHS) -> list[Fact]:
     """Return what decides which trials train, how wide they are, and on how many instances."""
     return [
         Fact("strategy", f"{plan.by}: {_how(plan, scale)}"),
-        *([Fact("", WHOSE[plan.strategy])] if plan.strategy in WHOSE else []),
+        *([Fact("", origin(plan.strategy))] if origin(plan.strategy) else []),
         Fact("", _widths_and_fleet(plan)),
     ]
 

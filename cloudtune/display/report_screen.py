@@ -25,7 +25,7 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.alternatives import Against
-from cloudtune.policy.registry import WHOSE
+from cloudtune.policy.registry import origin
 from cloudtune.running.cleanup import Found
 from cloudtune.runs.figures import LegFigures, legs
 from cloudtune.runs.job import Job
@@ -88,8 +88,8 @@ def show_report(out: Console, report: Report) -> None:
     run = f"Run {report.job.run}" if report.job.run else "Simulated"
     plan = report.job.plan
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
-    if plan.strategy in WHOSE:
-        out.print(f"{plan.strategy} is {WHOSE[plan.strategy]}", markup=False)
+    if paper := origin(plan.strategy):
+        out.print(f"{plan.strategy} is {paper}", markup=False)
     print_sheet(out, planned_and_actual(report))
     if plan.followed is None:
         print_sheet(out, plan_tables.rungs(report))
@@ -103,7 +103,7 @@ def show_report(out: Console, report: Report) -> None:
             out.print(f"The cloud has no record of {ends}: the bill counts until it was noticed.")
     _show_facts(out, report)
     _show_best(out, report)
-    _show_unended(out, report)
+    _show_coverage(out, report)
 
 
 def show_against(out: Console, report: Report, against: Against) -> None:
@@ -329,7 +329,7 @@ def _change_text(change: WidthChange, scale: Scale) -> str:
     )
 
 
-def _show_unended(out: Console, report: Report) -> None:
+def _show_coverage(out: Console, report: Report) -> None:
     """Print, for a run without an end, how much of it the report covers."""
     if report.policy.ended:
         return

@@ -356,7 +356,7 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
-def screen_for(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
+def make_screen(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
     """Return the screen of a run of a job."""
     epochs = job.experiment.span
     panel = RunPanel(

@@ -40,7 +40,7 @@ def command_mistake(
     return (
         _shell(words)
         or _unknown(words, space.flat_names, progress.unit, resumes=checkpoints.folder is not None)
-        or _unused(words, space.flat_names)
+        or _unused_hint(words, space.flat_names)
     )
 
 
@@ -79,7 +79,7 @@ def _unknown(
     return ""
 
 
-def _unused(words: tuple[Word, ...], parameters: Collection[str]) -> str:
+def _unused_hint(words: tuple[Word, ...], parameters: Collection[str]) -> str:
     used = {name for name, _ in holes(words)}
     for name in parameters:
         if name not in used and "config" not in used:

@@ -72,7 +72,7 @@ def _parameter_name(value: str) -> str:
     return value
 
 
-def model_named(parameter: object) -> str:
+def model_name(parameter: object) -> str:
     """Return the `train.py:MODEL` that a parameter names as mutators; otherwise ""."""
     if not isinstance(parameter, Mapping) or set(parameter) != {MUTATORS}:
         return ""
@@ -85,7 +85,7 @@ def _parameter(value: object) -> object:
 
     The name of a script's space over networks stays until the experiment reads the script.
     """
-    if model_named(value):
+    if model_name(value):
         return value
     try:
         return parameter_jsonable(parse_parameter(plain(value)))

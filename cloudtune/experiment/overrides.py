@@ -34,7 +34,7 @@ def of_provider(
     if provider == cloud.get("provider", next(iter(PROVIDERS))):
         return dict(fields)
     line = PROVIDERS[str(provider)]
-    strange = {name for other in PROVIDERS.values() for name in other.own} - line.own
+    strange = {name for other in PROVIDERS.core.values() for name in other.own} - line.own
     kept = {name: it for name, it in cloud.items() if name not in strange.union(line.fixed)}
     return {**fields, "cloud": kept}
 

@@ -40,7 +40,7 @@ from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.text import Scale
 from cloudtune.model.trial import flat
 from cloudtune.script.command import is_command
-from cloudtune.script.command_check import check_command, script_of
+from cloudtune.script.command_check import check_command, find_script
 from cloudtune.script.functions import check_function, mentions
 from cloudtune.script.mutators import choices_of_model
 from cloudtune.script.names import check_names
@@ -259,7 +259,7 @@ class Experiment(Section):
     def _models_are_read(self) -> Experiment:
         """Replace the name of the script's mutators by their choices, and keep these."""
         for name, parameter in self.search.items():
-            file, _, space = field_types.model_named(parameter).rpartition(":")
+            file, _, space = field_types.model_name(parameter).rpartition(":")
             if not space:
                 continue
             try:
@@ -437,7 +437,7 @@ class Experiment(Section):
             ExperimentError: the command has no file beside the experiment.
         """
         if self.runs_command:
-            return script_of(self.train, self.directory)
+            return find_script(self.train, self.directory)
         return self.directory / self.train.rpartition(":")[0]
 
     @property

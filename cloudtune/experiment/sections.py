@@ -87,6 +87,14 @@ class RuleSettings(Section):
             raise refuse("needs fixed_exploration: true", "exploration_ratio")
         return self
 
+    def __str__(self) -> str:
+        changed = self.model_dump(exclude_defaults=True)
+        return ", ".join(f"{name}: {_rule_text(value)}" for name, value in changed.items())
+
+
+def _rule_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
+
 
 class TrialSettings(Section):
     """What a trial may have and do.

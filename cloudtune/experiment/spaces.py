@@ -91,7 +91,7 @@ def _parameter(value: object, path: Path, *, drawn: bool) -> Parameter:
     if isinstance(value, Mapping) and set(value) == {MUTATORS}:
         return _model(value[MUTATORS], (*path, MUTATORS), drawn=drawn)
     if isinstance(value, Mapping) and not _means_a_domain(value):
-        return _nested(value, path, drawn=drawn)
+        return _parse_nested(value, path, drawn=drawn)
     kind, options = _branches(value)
     if kind:
         branches = _options(options, (*path, kind), drawn=drawn or kind == "choice")
@@ -120,7 +120,7 @@ def _means_a_domain(value: Mapping[object, object]) -> bool:
     return not others and isinstance(first[1], list | tuple)
 
 
-def _nested(value: Mapping[object, object], path: Path, *, drawn: bool) -> Nested:
+def _parse_nested(value: Mapping[object, object], path: Path, *, drawn: bool) -> Nested:
     parameters = {}
     for name, below in value.items():
         check_name(name, path)
@@ -135,7 +135,7 @@ def _model(value: object, path: Path, *, drawn: bool) -> Model:
             "or the choices of each: {width: {channels: {choice: [8, 16]}}}",
             path,
         )
-    return Model(_nested(value, path, drawn=drawn).parameters)
+    return Model(_parse_nested(value, path, drawn=drawn).parameters)
 
 
 def check_name(name: object, path: Path = ()) -> None:
@@ -177,7 +177,7 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
                 "{name: sgd, momentum: {uniform: [0, 1]}}",
                 here,
             )
-        branch = _nested(option, here, drawn=drawn)
+        branch = _parse_nested(option, here, drawn=drawn)
         for other, before in enumerate(options):
             if isinstance(before, Nested) and not _told_apart(before, branch):
                 raise PlaceError(
@@ -197,7 +197,7 @@ def _told_apart(one: Nested, other: Nested) -> bool:
     if not set(sure) <= set(second.flat_names) or not set(also) <= set(first.flat_names):
         return True
     both = [(sure[name], also[name]) for name in sure if name in also]
-    return any(_fixed(a) and _fixed(b) and a != b for a, b in both)
+    return any(_is_set(a) and _is_set(b) and a != b for a, b in both)
 
 
 def _sure(space: Space) -> dict[str, Domain]:
@@ -347,7 +347,7 @@ class Space(Mapping[str, Domain]):
             if name in self._branching:
                 fits = self._taken(name, config) is not None
             else:
-                fits = own in config and (not _fixed(domain) or contains(domain, config[own]))
+                fits = own in config and (not _is_set(domain) or contains(domain, config[own]))
             if not fits:
                 return False
         return True
@@ -355,9 +355,9 @@ class Space(Mapping[str, Domain]):
     @property
     def crossings(self) -> int:
         """The number of configurations of the crossed grids, including those of branches."""
-        return self._crossed(None)
+        return self._grid_size(None)
 
-    def _crossed(self, condition: tuple[str, str] | None) -> int:
+    def _grid_size(self, condition: tuple[str, str] | None) -> int:
         return math.prod(self._size(name) for name in self._grids(condition))
 
     def _grids(self, condition: tuple[str, str] | None) -> list[str]:
@@ -370,7 +370,7 @@ class Space(Mapping[str, Domain]):
     def _size(self, grid: str) -> int:
         if grid not in self._branching:
             return len(cast("Grid", self._domains[grid]).values)
-        return sum(self._crossed((grid, str(n))) for n in range(self._branching[grid]))
+        return sum(self._grid_size((grid, str(n))) for n in range(self._branching[grid]))
 
     def crossing(self, number: int) -> dict[str, Value]:
         """Return the values of the grids in configuration `number`, from 0.
@@ -387,7 +387,7 @@ class Space(Mapping[str, Domain]):
                 grids[name] = cast("Grid", self._domains[name]).values[here]
                 continue
             branch = 0
-            while here >= (crossed := self._crossed((name, str(branch)))):
+            while here >= (crossed := self._grid_size((name, str(branch)))):
                 here = here - crossed
                 branch = branch + 1
             grids[name] = str(branch)
@@ -398,7 +398,7 @@ class Space(Mapping[str, Domain]):
     def is_listed(self) -> bool:
         """Whether there is nothing to draw: only grids and constants."""
         return all(
-            isinstance(domain, Grid | Constant) or (name in self.conditions and _fixed(domain))
+            isinstance(domain, Grid | Constant) or (name in self.conditions and _is_set(domain))
             for name, domain in self._domains.items()
         )
 
@@ -411,7 +411,7 @@ def _below(name: str, above: str) -> bool:
     return name == above or name.startswith((f"{above}/", f"{above}{_BRANCH}"))
 
 
-def _fixed(domain: Domain) -> bool:
+def _is_set(domain: Domain) -> bool:
     return isinstance(domain, Constant) or (
         isinstance(domain, Categories) and len(domain.values) == 1
     )

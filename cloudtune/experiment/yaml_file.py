@@ -112,7 +112,7 @@ def _compose(text: str, source: str) -> Node | None:
                 _refuse_many(text, source)
             node: Node | None = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
-        raise ExperimentError(_malformed(error, source)) from None
+        raise ExperimentError(_syntax_error(error, source)) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ExperimentError(f"{source}:{line}: remove the character that YAML forbids") from None
@@ -139,7 +139,7 @@ def _refuse_many(text: str, source: str) -> None:
             )
 
 
-def _malformed(error: MarkedYAMLError, source: str) -> str:
+def _syntax_error(error: MarkedYAMLError, source: str) -> str:
     mark = error.problem_mark or error.context_mark
     place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
     problem = " ".join(filter(None, (error.context, error.problem)))

@@ -1,11 +1,14 @@
 """The registered clouds, and the fields that experiments have for each, without loading a cloud.
 
-To add a cloud, add a line to PROVIDERS and a package to `infra/` (docs/architecture.md).
+To add a cloud, add a line to PROVIDERS and a package to `infra/` (docs/architecture.md). Another
+package adds one by an entry point of the group "cloudtune.providers" that names a `Registered`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from cloudtune.plugins import Registry
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Registered:
 
 
 # By name in experiments; the first is the default.
-PROVIDERS: dict[str, Registered] = {
+_CORE: dict[str, Registered] = {
     "emulated": Registered("cloudtune.infra.emulator.provider:EMULATED", here=True),
     "aws": Registered("cloudtune.infra.aws.provider:AWS", own=frozenset({"head_type", "regions"})),
     "local": Registered(
@@ -87,8 +90,9 @@ PROVIDERS: dict[str, Registered] = {
         shared=True,
     ),
 }
+PROVIDERS: Registry[Registered] = Registry("cloudtune.providers", _CORE)
 
 
 def owners(name: str) -> tuple[str, ...]:
-    """Return the clouds that a field is limited to; none if all clouds have it."""
-    return tuple(provider for provider, line in PROVIDERS.items() if name in line.own)
+    """Return the clouds of the core that a field is limited to; none if all clouds have it."""
+    return tuple(provider for provider, line in PROVIDERS.core.items() if name in line.own)

@@ -10,7 +10,7 @@ from cloudtune.infra.provider import Provider, provider_named
 from cloudtune.model.catalog import THIS_MACHINE, Offer
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.text import counted
-from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import is_planned
 from cloudtune.runs.job import max_trials
 from cloudtune.strategies.offers import by_worth, means_within
 
@@ -89,7 +89,7 @@ def _most_useful(experiment: Experiment, rentables: Sequence[Rentable], limits: 
         paid = _HEADROOM * limits.budget / (price * max(seconds, 60.0))
         most = min(_LARGEST_FLEET, max(UNBOUNDED_FLEET, math.ceil(paid)) + _scouts(rentables))
     trials = max_trials(experiment)
-    if experiment.strategy_name not in PLANNED or trials is None:
+    if trials is None or not is_planned(experiment.strategy_name):
         return most
     # More instances than trials could only be used by trials that span several.
     return max(UNBOUNDED_FLEET, min(most, trials)) if limits.budget is not None else trials

@@ -34,9 +34,8 @@ from cloudtune.planning.forecasting import ALWAYS, MAX_EPOCHS, RUNS, PlayedRuns
 from cloudtune.planning.problem import nothing_to_plan, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import DRAWS, Asked, PlanOptions, Problem, Question
-from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.policy.registry import SEARCHES
-from cloudtune.runs.job import charges_of, choice_of, named_sampler, switches_of
+from cloudtune.policy.registry import SEARCHES, replans
+from cloudtune.runs.job import charges_of, choice_of, named_sampler
 
 # Seconds that an instance may outlive the longest run, if no controller returns it.
 LEASE_GRACE_SECONDS = 600.0
@@ -417,9 +416,9 @@ def run_plan(
     played = PlayedRuns(question, staged, samples=runs, follows=by_stages, cores=cores)
     if request is not None and staged is not None and by_stages:
         offers = staged.offers
-        replans = reacts and PLANNED[choice.strategy].replans
+        reacts_now = reacts and replans(choice.strategy)
         given = {"samples": draws, "seed": experiment.seed}
-        drawn = partial(outlook, request, staged, reacts=replans, **given)
+        drawn = partial(outlook, request, staged, reacts=reacts_now, **given)
         forecast = _of_stages(request, played, drawn, plays=plays) if reacts else drawn()
         fleet = _largest_fleet(problem, staged)
     else:
@@ -437,7 +436,7 @@ def run_plan(
         charges=charges_of(experiment),
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         staged=staged,
-        rules=str(switches_of(experiment)),
+        rules=str(experiment.strategy.rules),
     )
 
 

@@ -13,8 +13,7 @@ from cloudtune.model.plans import Plan, RunPlan
 from cloudtune.planning.make import Planned
 from cloudtune.planning.problem import catalog_of
 from cloudtune.planning.stages import work
-from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.policy.registry import SEARCHES
+from cloudtune.policy.registry import SEARCHES, explores
 from cloudtune.private_files import for_others
 from cloudtune.profiles import store
 from cloudtune.runs import home
@@ -131,7 +130,7 @@ def _damage(job: Job) -> str:
 def _damaged_stages(experiment: Experiment, plan: Plan) -> str:
     stages = tuple(stage.stage for stage in plan.stages)
     wished = work(experiment, len(trials(experiment)), experiment.span.max)
-    if stages != wished and not PLANNED[experiment.strategy_name].explores:
+    if stages != wished and not explores(experiment.strategy_name):
         return "its stages aren't those of its experiment"
     for stage in plan.stages:
         if sum(group.trials for group in stage.groups) != stage.stage.trials:

@@ -26,7 +26,7 @@ from cloudtune.planning.choice import (
     within_bounds,
 )
 from cloudtune.planning.stages import Problem
-from cloudtune.policy.registry import STAYING
+from cloudtune.policy.registry import STRATEGIES
 from cloudtune.profiles import store
 from cloudtune.profiles.observed_timings import RunTimes, with_earlier_runs
 from cloudtune.profiles.priors import believed
@@ -379,7 +379,7 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
     if experiment.cloud.counts_gpu_hours and experiment.charges.any:
         yield "$1 stands for a GPU-hour, beside the dollars of charges"
     name = experiment.strategy_name
-    if not experiment.can_resume and name not in STAYING:
+    if not experiment.can_resume and STRATEGIES[name].pauses:
         yield (
             f"the command resumes from no checkpoints, and {name} pauses trials: each begins again "
             "at its first epoch, which this plan doesn't count; say checkpoints: {folder: …}, or "

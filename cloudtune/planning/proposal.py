@@ -27,7 +27,7 @@ from cloudtune.planning.alternatives import (
 from cloudtune.planning.make import Planned, worst_bill
 from cloudtune.planning.reach import fits, needs
 from cloudtune.planning.stages import LIKELY
-from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import replans
 from cloudtune.profiles.provenance import Basis, origin_text, seen_text
 from cloudtune.profiles.store import age
 from cloudtune.runs import home
@@ -230,7 +230,7 @@ def _unsure(planned: Planned) -> Iterator[str]:
     on_spot = any(rentable.behaviours for rentable in planned.rentables)
     refused = "on-demand without capacity" if on_spot else "offers without capacity"
     left_out = ["trials that differ in speed among themselves", refused]
-    if planned.plan.followed is not None and not PLANNED[planned.plan.strategy].replans:
+    if planned.plan.followed is not None and not replans(planned.plan.strategy):
         left_out.append("replanning")
     yield f"not in it: {', '.join(left_out)}"
 
@@ -247,7 +247,7 @@ def _assumptions(planned: Planned) -> Iterator[str]:
         )
     yield from (*planned.remarks, *planned.problem.notes)
     if asked is not None and sure is None:
-        likely = " and room for what most runs take" if PLANNED[plan.strategy].replans else ""
+        likely = " and room for what most runs take" if replans(plan.strategy) else ""
         yield f"planned on mean durations, with {MARGIN:.0%} of each limit in reserve{likely}"
     elif asked is not None:
         yield f"planned so that the limits hold with {sure:g} probability"

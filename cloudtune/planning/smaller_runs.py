@@ -15,7 +15,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.plans import Limits, Machines, Rentable
 from cloudtune.planning.stages import Problem, Question
-from cloudtune.policy.registry import SEARCHES
+from cloudtune.policy.registry import SEARCHES, STRATEGIES
 from cloudtune.runs.figures import Figures
 from cloudtune.strategies.hyperband import bracket_shapes
 from cloudtune.strategies.offers import Means, by_worth, means_within
@@ -36,8 +36,6 @@ _LEAST_REPORTS = 2
 _LOST = 0.01
 # Strategies that begin trials as long as there are GPUs, and so begin a part of them on a part.
 _DIVISIBLE = frozenset({*SEARCHES, "asha", "asha-stopping", "random"})
-# Strategies that may stop or change a trial at any epoch.
-_EVERY_EPOCH = frozenset({"median", "pbt", "hypersched", "hypersched-patient"})
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class SmallerRun:
         experiment = question.problem.experiment
         strategy = experiment.strategy_name
         last = experiment.span.max
-        if strategy in _EVERY_EPOCH or question.limits == Limits():
+        if STRATEGIES[strategy].every_epoch or question.limits == Limits():
             return cls()
         means = _means(question)
         best = by_worth(rentables, means)[0]

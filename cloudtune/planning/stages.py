@@ -21,11 +21,10 @@ from cloudtune.planners.explore import explore
 from cloudtune.planners.reserve import MARGIN
 from cloudtune.planners.selection import measures
 from cloudtune.policy.base import drain_seconds
-from cloudtune.policy.planned.stages import PLANNED, stages
 from cloudtune.policy.planned.stages import PLANNERS as QUICK_PLANNERS
-from cloudtune.policy.registry import SEARCHES, Choice
+from cloudtune.policy.planned.stages import Planning
+from cloudtune.policy.registry import SEARCHES, STRATEGIES, Choice, explores, is_planned
 from cloudtune.runs.job import MAX_TRIALS, charges_of, context_of, trials
-from cloudtune.strategies.seer_barrier import SeerBarrier
 
 # What a run takes before its first request: the check of the script, and Ray's head.
 SETUP_SECONDS = 12.0
@@ -112,7 +111,7 @@ class PlanOptions:
             options.remove("--objective")
         if not options:
             return
-        how = PLANNED.get(choice.strategy)
+        how = choice.planning
         if how is None:
             why = f"{choice.strategy} decides as results come in, so there are no stages to plan"
         elif not choice.planned:
@@ -193,7 +192,7 @@ def planner_named(name: str) -> Planner:
 
 def follows(choice: Choice) -> bool:
     """Whether a run does just what its stages say, instead of exploring or something else."""
-    stays = choice.strategy in PLANNED and not PLANNED[choice.strategy].explores
+    stays = is_planned(choice.strategy) and not explores(choice.strategy)
     return stays and choice.allocator == choice.fleet == BY_PLAN
 
 
@@ -202,7 +201,14 @@ def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
     context = context_of(experiment, (), Limits())
     first = min(context.min_epochs, epochs)
     context = replace(context, min_epochs=first, max_epochs=epochs)
-    return stages(experiment.strategy_name, context, trials)
+    return planning_of(experiment).stages(context, trials)
+
+
+def planning_of(experiment: Experiment) -> Planning:
+    """Return how the stages of an experiment's strategy are planned."""
+    planning = STRATEGIES[experiment.strategy_name].planning
+    assert planning is not None, f"{experiment.strategy_name} has no stages"
+    return planning
 
 
 def request_for(problem: Problem, allowance: Allowance, objective: Aim = "cost") -> PlanRequest:
@@ -234,7 +240,7 @@ def staged_plan(
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
     """
-    how = PLANNED[question.problem.experiment.strategy_name]
+    how = planning_of(question.problem.experiment)
     allowance = question.allowance
     in_time = Allowance(allowance.seconds, None)
     try:
@@ -259,14 +265,14 @@ def _stages_within(
     problem = question.problem
     options = question.options
     asked = wished if options.confidence is not None else fitting(wished)
-    how = PLANNED[problem.experiment.strategy_name]
+    how = planning_of(problem.experiment)
     request = request_for(problem, asked, options.aim)
     planner = planner_named(options.planner or how.planner)
     planner = quick_form(planner) if quick else planner
     planner = sure_planner(planner, question)
     try:
         if how.explores:
-            plan = _seer(problem, request)
+            plan = _most_trials(problem, request)
             request = replace(request, work=tuple(stage.stage for stage in plan.stages))
         else:
             if options.aim == "trials":
@@ -279,19 +285,15 @@ def _stages_within(
     return replace(question, problem=problem), planned_for, plan
 
 
-def _seer(problem: Problem, request: PlanRequest) -> Plan:
-    """Return SEER's first plan, for as many trials as the limits pay for."""
+def _most_trials(problem: Problem, request: PlanRequest) -> Plan:
+    """Return the first plan of a strategy that explores: as many trials as the limits pay for."""
     experiment = problem.experiment
-    count = len(trials(experiment))
-    epochs = experiment.span
-    schedule = SeerBarrier(count, epochs.min, epochs.max, experiment.eta, experiment.metric.mode)
-    explored = explore(
+    return explore(
         EXACT,
-        lambda trials, epochs: replace(request, work=schedule.rest(trials, 0, epochs), mix=1),
-        max_trials=count,
-        max_epochs=epochs.max,
-    )
-    return explored.plan
+        lambda count, epochs: replace(request, work=work(experiment, count, epochs), mix=1),
+        max_trials=len(trials(experiment)),
+        max_epochs=experiment.span.max,
+    ).plan
 
 
 @dataclass(frozen=True)
@@ -374,7 +376,7 @@ def sure_planner(planner: Planner, question: Question) -> Planner:
     """Return the planner, or one as sure as was wished by the forecast of the runs."""
     experiment = question.problem.experiment
     options = question.options
-    replans = PLANNED[experiment.strategy_name].replans
+    replans = planning_of(experiment).replans
     if options.confidence is not None:
         return _Sure(planner, options.confidence, experiment.seed, replans)
     # Published forms keep their own plans; as many trials as fit are found by many questions.

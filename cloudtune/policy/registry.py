@@ -1,7 +1,8 @@
 """Strategies, allocators and fleet rules by name, and the policy composed of them.
 
-One table per kind: a new one is a line here. The names mean the same in experiment files, on the
-command line and in comparisons on recorded curves.
+One table per kind: the core's are here, packages add theirs by entry points (`cloudtune.plugins`).
+The names mean the same in experiment files, on the command line and in comparisons on recorded
+curves.
 """
 
 import math
@@ -14,17 +15,18 @@ from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.model import menu
 from cloudtune.model.plans import BY_PLAN, Charges, Plan
 from cloudtune.model.trial import Trial
+from cloudtune.plugins import Registry
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import PLANNED, follow
+from cloudtune.policy.entries import AllocatorEntry, StrategyEntry
+from cloudtune.policy.planned.stages import Planning, follow
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
-from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
-from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.allocators.seer import SeerAllocator
 from cloudtune.strategies.asha import Asha
-from cloudtune.strategies.base import Allocator, FleetRule, Sampler, Strategy
+from cloudtune.strategies.base import FleetRule, Sampler, Strategy
 from cloudtune.strategies.bohb import Bohb, SyncBohb
 from cloudtune.strategies.choice import Offers
 from cloudtune.strategies.fleets import (
@@ -35,7 +37,6 @@ from cloudtune.strategies.fleets import (
 )
 from cloudtune.strategies.grid import GridSearch, Sequential
 from cloudtune.strategies.hyperband import Hyperband
-from cloudtune.strategies.hypersched import HyperSched
 from cloudtune.strategies.median import MedianStopping
 from cloudtune.strategies.offers import means_within
 from cloudtune.strategies.pbt import PopulationBased
@@ -55,11 +56,6 @@ def _rungs(context: BuildContext) -> dict[str, Any]:
         "eta": context.eta,
         "mode": context.mode,
     }
-
-
-def _in_full(kind: Callable[..., Strategy], context: BuildContext, sampler: Sampler) -> Strategy:
-    """Return a strategy that trains every trial to its last epoch."""
-    return kind(sampler, max_epochs=context.max_epochs)
 
 
 def _by_rungs(kind: Callable[..., Strategy], context: BuildContext, sampler: Sampler) -> Strategy:
@@ -92,7 +88,7 @@ def _trials_at_once(context: BuildContext, choice: "Choice") -> float:
     if choice.allocator != "same":
         return math.inf
     most = min(context.trials or math.inf, context.max_concurrent or math.inf)
-    if choice.strategy not in ONE_BRACKET:
+    if not STRATEGIES[choice.strategy].one_bracket:
         return most
     trials = _bracket_trials(context)
     epochs = before = 0
@@ -117,15 +113,7 @@ def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
     )
 
 
-def _hypersched(context: BuildContext, sampler: Sampler, *, patient: bool = False) -> Strategy:
-    return HyperSched(
-        sampler, atom=context.atom, switches=context.switches, patient=patient, **_rungs(context)
-    )
-
-
-def _seer(
-    context: BuildContext, sampler: Sampler, *, constant: bool = False, full: bool = False
-) -> Strategy:
+def _seer(context: BuildContext, sampler: Sampler, *, constant: bool, full: bool) -> Strategy:
     return Seer(
         sampler,
         min_epochs=context.min_epochs,
@@ -141,80 +129,70 @@ def _seer(
     )
 
 
-def _hypersched_widths(context: BuildContext, policy: str = "UNIFORM") -> Allocator:
-    return HyperSchedAllocator(
-        policy=policy, atom=context.atom, seed=context.seed, switches=context.switches
+def planned_entry(planning: Planning, *, origin: str = "") -> StrategyEntry:
+    """Return a strategy whose stages are planned; where nothing goes by a plan, it is `halving`."""
+    return StrategyEntry(
+        _halving, BY_PLAN, BY_PLAN, planning=planning, one_bracket=True, origin=origin
     )
 
 
-# Strategies that need a sampler that learns, with the share of its asks that are random.
-MODEL_BASED: dict[str, float] = {"bohb": 1 / 3, "sync-bohb": 1 / 3}
+def _bohb(kind: Callable[..., Strategy], *, one_bracket: bool = False) -> StrategyEntry:
+    return StrategyEntry(partial(_by_rungs, kind), random_share=1 / 3, one_bracket=one_bracket)
 
-STRATEGIES: dict[str, Callable[[BuildContext, Sampler], Strategy]] = {
-    "random": partial(_in_full, RandomSearch),
-    "grid": partial(_in_full, GridSearch),
-    "sequential": partial(_in_full, Sequential),
-    "median": _median,
-    **dict.fromkeys(PLANNED, _halving),  # as they are where nothing goes by a plan
-    "halving": _halving,
-    "hyperband": partial(_by_rungs, Hyperband),
-    "bohb": partial(_by_rungs, Bohb),
-    "sync-bohb": partial(_by_rungs, SyncBohb),
-    "pbt": _pbt,
-    "asha": partial(_by_rungs, Asha),
-    "asha-stopping": partial(_by_rungs, partial(Asha, kind="stopping")),
-    "hypersched": _hypersched,
-    "hypersched-patient": partial(_hypersched, patient=True),
-    "best": _seer,
-    "seer": _seer,  # its name before 0.3
-    "seer-constant": partial(_seer, constant=True),
-    "seer-full": partial(_seer, full=True),
-}
+
+def _in_full(kind: Callable[..., Strategy]) -> StrategyEntry:
+    """Return a strategy that trains every trial to its last epoch."""
+    return StrategyEntry(
+        lambda context, sampler: kind(sampler, max_epochs=context.max_epochs), pauses=False
+    )
+
+
+def _seer_entry(origin: str = "", *, constant: bool = False, full: bool = False) -> StrategyEntry:
+    build = partial(_seer, constant=constant, full=full)
+    return StrategyEntry(build, SEER, SEER, origin=origin)
+
+
+# The default search: its name, and its name before 0.3.
+SEARCHES = ("best", "seer")
+# The allocator and the fleet rule that share the view of the strategy of that name.
+SEER = "seer"
 _AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
-# The paper behind strategies reconstructed without a public text; shown with the name.
-WHOSE: dict[str, str] = {
-    "seer-barrier": "our reconstruction of SEER from its abstract, not the paper's algorithm",
-    "seer": f"now called best: {_AIM}",
-    "seer-constant": _AIM,
-    "seer-full": _AIM,
-    "rubberband": "our reconstruction of RubberBand's planner from what could be found of it",
-}
 
-ALLOCATORS: dict[str, Callable[[BuildContext], Allocator]] = {
-    "same": lambda context: SameWidth(context.one_gpu),
-    "static-fluid": lambda _context: StaticFluid(),
-    "static-fluid:published": lambda _context: StaticFluid(published=True),
-    "dynamic-fluid": lambda _context: DynamicFluid(),
-    "fluid": lambda _context: DynamicFluid(),
-    "dynamic-fluid:published": lambda _context: DynamicFluid(published=True),
-    "dynamic-fluid:published-idle": lambda _context: DynamicFluid(published=True, idle=True),
-    "hypersched": _hypersched_widths,
-    **{f"hypersched:{name}": partial(_hypersched_widths, policy=name) for name in POLICIES},
-}
+STRATEGIES: Registry[StrategyEntry] = Registry(
+    "cloudtune.strategies",
+    {
+        "random": _in_full(RandomSearch),
+        "grid": _in_full(GridSearch),
+        "sequential": _in_full(Sequential),
+        "median": StrategyEntry(_median, pauses=False, every_epoch=True),
+        "sha": planned_entry(Planning("exact")),
+        "halving": StrategyEntry(_halving, one_bracket=True),
+        "hyperband": StrategyEntry(partial(_by_rungs, Hyperband)),
+        "bohb": _bohb(Bohb),
+        "sync-bohb": _bohb(SyncBohb, one_bracket=True),
+        "pbt": StrategyEntry(_pbt, every_epoch=True),
+        "asha": StrategyEntry(partial(_by_rungs, Asha)),
+        "asha-stopping": StrategyEntry(
+            partial(_by_rungs, partial(Asha, kind="stopping")), pauses=False
+        ),
+        "best": _seer_entry(),
+        "seer": _seer_entry(f"now called best: {_AIM}"),  # its name before 0.3
+        "seer-constant": _seer_entry(_AIM, constant=True),
+        "seer-full": _seer_entry(_AIM, full=True),
+    },
+)
+ALLOCATORS: Registry[AllocatorEntry] = Registry(
+    "cloudtune.allocators",
+    {
+        "same": AllocatorEntry(lambda context: SameWidth(context.one_gpu), whole_gpus=True),
+        "fluid": AllocatorEntry(lambda _context: DynamicFluid()),
+    },
+)
 # The options of each fleet rule (`SpendingFleet`).
 FLEETS: dict[str, dict[str, bool]] = {
     "constant": {},
     "naive": {"returns_idle": True},
     "consolidating": {"returns_idle": True, "moves_together": True},
-}
-
-# Strategies that play one bracket at a time: GPUs are idle while its last trials train.
-ONE_BRACKET = frozenset({"halving", "sync-bohb", *PLANNED})
-# Strategies that never pause a trial.
-STAYING = frozenset({"random", "grid", "sequential", "median", "asha-stopping"})
-# The default search: its name, and its name before 0.3.
-SEARCHES = ("best", "seer")
-# The allocator and the fleet rule that share the view of the strategy of that name.
-SEER = "seer"
-# The allocator and the fleet rule of strategies that "same" and "naive" don't suit.
-SUITED: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(PLANNED, (BY_PLAN, BY_PLAN)),
-    "hypersched": ("hypersched", "constant"),
-    "hypersched-patient": ("hypersched", "constant"),
-    "best": (SEER, SEER),
-    "seer": (SEER, SEER),
-    "seer-constant": (SEER, SEER),
-    "seer-full": (SEER, SEER),
 }
 
 
@@ -227,14 +205,58 @@ class Choice:
     fleet: str
 
     @property
+    def planning(self) -> Planning | None:
+        """How the strategy's stages are planned; None if it decides as results come in."""
+        return STRATEGIES[self.strategy].planning
+
+    @property
     def has_rules(self) -> bool:
-        """Whether the strategy or the allocator is HyperSched's, which has rules to set."""
-        return any(name.startswith("hypersched") for name in (self.strategy, self.allocator))
+        """Whether the strategy or the allocator goes by `strategy.rules`."""
+        entry = self._allocator_entry
+        return STRATEGIES[self.strategy].has_rules or (entry is not None and entry.has_rules)
+
+    @property
+    def whole_gpus(self) -> bool:
+        """Whether the allocator never lets trials share a GPU."""
+        entry = self._allocator_entry
+        return entry is not None and entry.whole_gpus
+
+    @property
+    def _allocator_entry(self) -> AllocatorEntry | None:
+        """The allocator's record; None if the allocator is a part of a strategy or of a plan."""
+        return ALLOCATORS.get(self.allocator)
 
     @property
     def planned(self) -> bool:
         """Whether the widths or the fleet follow a plan of stages, so that there must be one."""
         return BY_PLAN in {self.allocator, self.fleet}
+
+
+def planned_names() -> list[str]:
+    """Return the strategies whose stages are planned."""
+    return [name for name in STRATEGIES if is_planned(name)]
+
+
+def is_planned(strategy: str) -> bool:
+    """Whether a strategy has stages that are planned."""
+    return STRATEGIES[strategy].planning is not None
+
+
+def origin(strategy: str) -> str:
+    """Return the paper behind a reconstruction; "" for the others and for unknown names."""
+    return STRATEGIES[strategy].origin if strategy in STRATEGIES else ""
+
+
+def explores(strategy: str) -> bool:
+    """Whether the number of trials is part of a strategy's plan."""
+    planning = STRATEGIES[strategy].planning
+    return planning is not None and planning.explores
+
+
+def replans(strategy: str) -> bool:
+    """Whether the rest of a strategy's plan is replanned when speeds differ from the profile."""
+    planning = STRATEGIES[strategy].planning
+    return planning is not None and planning.replans
 
 
 def named(kind: str, name: str, names: Collection[str]) -> str:
@@ -262,7 +284,8 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
     Raises:
         UsageError: there is no such sampler, or the strategy needs one that learns.
     """
-    if strategy not in MODEL_BASED:
+    random_share = STRATEGIES[strategy].random_share
+    if random_share is None:
         usual = samplers.ADAPTIVE if strategy in SEARCHES else "random"
         return samplers.sampler_kind(asked or usual), 0.0
     if samplers.sampler_kind(asked or "tpe") not in samplers.MODEL_BASED:
@@ -270,7 +293,7 @@ def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
             f"{strategy} with the sampler {asked} is Hyperband: take the strategy hyperband, or "
             f"one of the samplers {', '.join(samplers.MODEL_BASED)}"
         )
-    return asked or "tpe", MODEL_BASED[strategy]
+    return asked or "tpe", random_share
 
 
 def fleet_rule(context: BuildContext, choice: Choice) -> FleetRule:
@@ -319,7 +342,8 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
         UsageError: a name is unknown, or goes with another strategy only.
     """
     named("strategy", strategy, STRATEGIES)
-    suited = SUITED.get(strategy, ("same", "naive"))
+    entry = STRATEGIES[strategy]
+    suited = (entry.allocator, entry.fleet)
     if BY_PLAN in suited and fleet not in {"", BY_PLAN}:
         allocator = allocator or "same"  # a plan's widths are for its own instances
     allocator = allocator or suited[0]
@@ -331,14 +355,14 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
     ):
         if name not in {BY_PLAN, SEER}:
             named(kind, name, names)
-        elif name == BY_PLAN and strategy not in PLANNED:
+        elif name == BY_PLAN and entry.planning is None:
             raise UsageError(
                 f"{kind} {BY_PLAN}: {strategy} decides as results come in, so there are no stages "
-                f"to plan; {BY_PLAN} goes with {', '.join(PLANNED)}"
+                f"to plan; {BY_PLAN} goes with {', '.join(planned_names())}"
             )
         elif name == SEER and SEER not in suited:
             raise UsageError(f"{kind} {SEER} is a part of the strategies best and seer-constant")
-    if strategy in PLANNED and PLANNED[strategy].explores and not choice.planned:
+    if explores(strategy) and not choice.planned:
         raise UsageError(f"{strategy} needs its plan: leave out the allocator or the fleet")
     return choice
 
@@ -357,15 +381,15 @@ def components(
     if choice.planned:
         assert plan is not None, f"{choice} goes by a plan"
         return _planned_components(context, sampler, choice, brakes, plan)
-    strategy = STRATEGIES[choice.strategy](context, sampler)
+    strategy = STRATEGIES[choice.strategy].build(context, sampler)
     if isinstance(strategy, Seer):
         own = SeerAllocator(strategy)
-        widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator](context)
+        widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator].build(context)
         if choice.fleet != SEER:
             return Components(strategy, widths, fleet_rule(context, choice))
         fleet = SpendingFleet(strategy, SEER, moves_together=True)
         return Components(strategy, widths, _back_to_spot(strategy.offers, fleet))
-    allocator = ALLOCATORS[choice.allocator](context)
+    allocator = ALLOCATORS[choice.allocator].build(context)
     return Components(strategy, allocator, fleet_rule(context, choice))
 
 
@@ -373,18 +397,20 @@ def _planned_components(
     context: BuildContext, sampler: Sampler, choice: Choice, brakes: Brakes, plan: Plan
 ) -> Components:
     trials = _first_trials(sampler, plan.stages[0].stage.trials)
+    assert choice.planning is not None
     parts = follow(
         choice.strategy,
+        choice.planning,
         context,
         plan,
         trials,
-        brakes,
+        brakes=brakes,
         sampler=sampler,
         planned_widths=choice.allocator == BY_PLAN,
         planned_fleet=choice.fleet == BY_PLAN,
     )
     if choice.allocator != BY_PLAN:
-        parts = replace(parts, allocator=ALLOCATORS[choice.allocator](context))
+        parts = replace(parts, allocator=ALLOCATORS[choice.allocator].build(context))
     if choice.fleet != BY_PLAN:
         parts = replace(parts, fleet_rule=fleet_rule(context, choice))
     return parts

@@ -171,7 +171,7 @@ def _may_pack(wanted: Experiment, machine: InstanceType) -> bool:
     Only real GPUs tell something of that, and only some allocators give a trial part of one.
     """
     real = machine.gpu_memory_mib > 0 and not provider_named(wanted.cloud.provider).paced
-    return real and choice_of(wanted).allocator.partition(":")[0] not in {"same", "hypersched"}
+    return real and not choice_of(wanted).whole_gpus
 
 
 def _part_of_time(limits: Limits, part: float) -> Limits:

@@ -12,7 +12,7 @@ from cloudtune.model.text import cost_format
 from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
 from cloudtune.planning.make import longest
-from cloudtune.policy.planned.stages import PLANNED
+from cloudtune.policy.registry import replans
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running import dry_run, runner
 from cloudtune.running.reporter import Reporter
@@ -152,7 +152,7 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
     budget = event.budget
     late = deadline is not None and end.seconds > deadline
     costly = budget is not None and end.dollars > budget
-    if late or (costly and PLANNED[tried.strategy.name].replans):
+    if late or (costly and replans(tried.strategy.name)):
         left = format_seconds(end.seconds - event.at)
         dollars = cost_format(itinerary.plan.offers)(end.dollars - tried.spent(event.at))
         raise UsageError(

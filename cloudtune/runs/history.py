@@ -258,10 +258,10 @@ def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = T
 
     `ended`: whether the run must have ended.
     """
-    return next(_untimed(record, experiment, ended=ended), "")
+    return next(_timing_gaps(record, experiment, ended=ended), "")
 
 
-def _untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool) -> Iterator[str]:
+def _timing_gaps(record: RunRecord, experiment: Experiment | None, *, ended: bool) -> Iterator[str]:
     if ended and record.ended is None:
         yield "it has not ended"
     if not any(trial.took for trial in record.trials):

@@ -23,18 +23,17 @@ from cloudtune.model.trial import Trial
 from cloudtune.policy import registry
 from cloudtune.policy.base import Brakes, Metric, TrialRules, drain_seconds
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import PLANNED
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis, basis
 from cloudtune.strategies.base import Sampler
-from cloudtune.strategies.hypersched_rules import Switches
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.sampler import (
     ADAPTIVE,
+    ADDED,
     MODEL_BASED,
     POOL,
-    SAMPLERS,
     SpaceSampler,
+    sampler_names,
 )
 
 # The maximum number of trials in a search for what the limits allow.
@@ -43,8 +42,6 @@ MAX_TRIALS = 4096
 _FIRST_DRAWS = 64
 # An instance that takes this many times as long to join as measured is returned.
 _SLOW_BOOT = 2.0
-# Allocators that give every trial whole GPUs.
-_WHOLE_GPUS = frozenset({"same", "hypersched"})
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,7 @@ def choices() -> dict[str, tuple[str, ...]]:
     """Return the names that the fields of an experiment's strategy may have."""
     return {
         "name": tuple(registry.STRATEGIES),
-        "sampler": tuple(SAMPLERS),
+        "sampler": sampler_names(),
         "allocator": (*registry.ALLOCATORS, BY_PLAN, registry.SEER),
         "fleet": (*registry.FLEETS, BY_PLAN, registry.SEER),
     }
@@ -141,10 +138,9 @@ def max_trials(experiment: Experiment) -> int | None:
     experiment has none, or as many as possible if the plan searches for the number.
     """
     name = experiment.strategy_name
-    if experiment.trials is not None or name not in {*PLANNED, "pbt"}:
+    if experiment.trials is not None or not (registry.is_planned(name) or name == "pbt"):
         return experiment.trials
-    explores = name in PLANNED and PLANNED[name].explores
-    return MAX_TRIALS if explores else experiment.fixed_trials
+    return MAX_TRIALS if registry.explores(name) else experiment.fixed_trials
 
 
 def trials(experiment: Experiment) -> tuple[Trial, ...]:
@@ -185,11 +181,6 @@ def choice_of(experiment: Experiment) -> registry.Choice:
             "allocator has none of it; leave them out"
         )
     return choice
-
-
-def switches_of(experiment: Experiment) -> Switches:
-    """Return HyperSched's rules as set in an experiment."""
-    return Switches(**experiment.strategy.rules.model_dump())
 
 
 def policy_of(
@@ -240,8 +231,7 @@ def may_share_gpus(experiment: Experiment) -> bool:
     A plan of stages goes by what was measured, and some allocators give each trial whole GPUs.
     """
     choice = choice_of(experiment)
-    whole = choice.allocator.partition(":")[0] in _WHOLE_GPUS
-    return not (choice.planned or whole or experiment.trial.gpus.min)
+    return not (choice.planned or choice.whole_gpus or experiment.trial.gpus.min)
 
 
 def context_of(
@@ -259,7 +249,7 @@ def context_of(
         trials=max_trials(experiment),
         max_concurrent=experiment.strategy.max_concurrent,
         seed=experiment.seed,
-        switches=switches_of(experiment),
+        rules=experiment.strategy.rules.model_dump(exclude_unset=True),
         inherit=experiment.strategy.inherit,
     )
 
@@ -280,7 +270,10 @@ def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
     """
     kind, random_fraction = named_sampler(experiment)
     mode = experiment.metric.mode
-    if kind in {"random", ADAPTIVE} or (kind in MODEL_BASED and not learns):
+    if kind in ADDED and learns:
+        most = max_trials(experiment)
+        return ADDED[kind](experiment.space, mode=mode, seed=experiment.seed, most=most)
+    if kind in {"random", ADAPTIVE} or not (learns or kind == "qmc"):
         drawn: SpaceSampler = Drawn(experiment)
     else:
         drawn = SpaceSampler(

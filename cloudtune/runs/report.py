@@ -201,7 +201,7 @@ def load(folder: Path) -> Report:
         delivery=None if best is None else delivered(folder, best, kept, Places.of(job)),
         undelivered=undelivered(folder),
         billed=billed,
-        rescued=_rescued(folder, report.policy.best_lost or best),
+        rescued=_rescue(folder, report.policy.best_lost or best),
     )
 
 
@@ -221,7 +221,7 @@ def with_delivery(folder: Path, report: Report) -> Report:
     return replace(report, delivery=delivery)
 
 
-def _rescued(folder: Path, lost: BestResult | None) -> str | None:
+def _rescue(folder: Path, lost: BestResult | None) -> str | None:
     if lost is None or not (folder / RESCUED).is_dir():
         return None
     store = CheckpointStore(str(folder / RESCUED), ())

@@ -18,7 +18,7 @@ _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
 _CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")
 
 
-def script_of(command: str, folder: Path) -> Path:
+def find_script(command: str, folder: Path) -> Path:
     """Return the file that a command runs, which is the key of its measured speed.
 
     Raises:
@@ -61,7 +61,7 @@ def check_command(
         ExperimentError: it can't train; the message says why.
     """
     _check_program(_plain(words_of(command)[0]), folder, here=here)
-    script = script_of(command, folder)
+    script = find_script(command, folder)
     if script.suffix != ".py":
         return
     tree = parse_file(script)

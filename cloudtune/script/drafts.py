@@ -74,14 +74,14 @@ class Measure:
         if not named or len(named) < len(self.epochs):
             return 1
         if all(self.parts):
-            return _parts_of(part for part in self.parts if part is not None)
+            return _count_places(part for part in self.parts if part is not None)
         if any(epoch % 1 for epoch in named):
-            return _parts_of(named)
+            return _count_places(named)
         counts = Counter(named)
         return counts[named[0]] if len(counts) > 1 else 1
 
 
-def _parts_of(places: Iterable[float]) -> int:
+def _count_places(places: Iterable[float]) -> int:
     """Return how many places there are in an epoch; 1 if their distances are no part of it."""
     return max(1, round(1 / _least_distance(places)))
 

@@ -147,7 +147,7 @@ def _around(number: float) -> str:
     return f"{{loguniform: [{number / 10:.3g}, {number * 10:.3g}]}}"
 
 
-def _doubled(number: float) -> str:
+def _choice_around(number: float) -> str:
     whole = max(1, int(number))
     return _choice(sorted({max(1, whole // 2), whole, 2 * whole}))
 
@@ -181,13 +181,13 @@ _USUAL: Final[tuple[_Usual, ...]] = (
     (lambda it: it in {"ent_coef", "entropy_coef"}, lambda default: _around(default or 0.01)),
     (lambda it: it.startswith("clip_") and "coef" in it, lambda _: "{uniform: [0.1, 0.4]}"),
     (lambda it: it == "warmup_ratio", lambda _: "{uniform: [0, 0.2]}"),
-    (lambda it: it in {"lora_r", "lora_rank", "lora_alpha"}, lambda it: _doubled(it or 8)),
+    (lambda it: it in {"lora_r", "lora_rank", "lora_alpha"}, lambda it: _choice_around(it or 8)),
     (lambda it: "dropout" in it or it.startswith("drop_"), _dropout),
     (lambda it: "smoothing" in it, lambda _: "{uniform: [0, 0.2]}"),
-    (lambda it: it in _BATCHES, lambda default: _doubled(default or 64)),
+    (lambda it: it in _BATCHES, lambda default: _choice_around(default or 64)),
     (
         lambda it: any(word in it.split("_") for word in _SIZES),
-        lambda default: _doubled(default or 64),
+        lambda default: _choice_around(default or 64),
     ),
     (lambda it: "layers" in it or it in {"depth", "n_layer"}, _near),
 )

@@ -74,7 +74,7 @@ def labelled_numbers(text: str) -> list[Labelled]:
             kinds[kind, place].append(found)
     labelled: dict[str, Labelled] = {}
     for numbers in _by_label(kinds, lines):
-        for it in _labelled(numbers, lines):
+        for it in _label_numbers(numbers, lines):
             known = labelled.get(it.name)
             if known is None or len(known.values) < len(it.values):
                 labelled[it.name] = it
@@ -117,7 +117,7 @@ def _by_label(
     return list(groups.values())
 
 
-def _labelled(numbers: Sequence[_Number], lines: Sequence[str]) -> Iterator[Labelled]:
+def _label_numbers(numbers: Sequence[_Number], lines: Sequence[str]) -> Iterator[Labelled]:
     numbers = sorted(numbers, key=lambda it: it.line)
     first = numbers[0]
     line = lines[first.line]

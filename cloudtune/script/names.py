@@ -49,7 +49,7 @@ def check_names(path: Path, function: str) -> None:
     lines = path.read_bytes().splitlines()
     tree = parse_file(path)
     flaws = {
-        (line, f"{name} is Ray's, which doesn't run this script; {_hint_for(name)}")
+        (line, f"{name} is Ray's, which doesn't run this script; {_ray_hint(name)}")
         for line, name in _uses(tree, function)
         if _OF_RAY.match(name)
     }
@@ -64,7 +64,7 @@ def check_names(path: Path, function: str) -> None:
         raise ExperimentError("\n".join(mistakes))
 
 
-def _hint_for(full: str) -> str:
+def _ray_hint(full: str) -> str:
     """Return what to write for a full name of Ray, such as "write cloudtune.report"."""
     if "transformers" in full:
         return "write cloudtune.integrations.transformers.prepare(trainer)"

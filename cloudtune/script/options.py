@@ -109,7 +109,7 @@ def read_help(described: str, printed: str) -> Help:
             options[option.names] = option
     if options or commands:
         return Help(tuple(options.values()), tuple(commands))
-    lines = [_unboxed(line) for line in printed.splitlines()]
+    lines = [_strip_box(line) for line in printed.splitlines()]
     return Help(tuple(_printed_options(lines)), tuple(_printed_commands(lines)))
 
 
@@ -139,7 +139,7 @@ def _kind(text: str) -> str:
     return lower
 
 
-def _unboxed(line: str) -> str:
+def _strip_box(line: str) -> str:
     box = _BOX.match(line)
     return box[1] if box else line
 

@@ -57,7 +57,7 @@ class LinePattern:
         """
         if _PLACE.search(self.text) is None:
             re.compile(self.text)  # its mistakes are of what was written
-            pattern = re.compile(_widened(self.text))
+            pattern = re.compile(_widen(self.text))
             return [(pattern, {name: name for name in pattern.groupindex})]
         compiled = [] if "(?P<" in self.text else [_expression(self.text, as_it_stands=True)]
         try:
@@ -93,7 +93,7 @@ def _values(match: re.Match[str], names: Mapping[str, str]) -> Iterator[tuple[st
             yield name, read_value(match.string, start, end, max(0, low), high)
 
 
-def _widened(pattern: str) -> str:
+def _widen(pattern: str) -> str:
     """Return a regular expression whose named groups find numbers of all kinds."""
     return _GROUP.sub(lambda group: f"(?P<{group[1]}>{widened(group[2])})", pattern)
 
@@ -111,7 +111,7 @@ def _expression(text: str, *, as_it_stands: bool) -> tuple[re.Pattern[str], Mapp
         parts.append(f"(?P<{group}>{_VALUE})")
         end = place.end()
     parts.append(_literal(text[end:]) if as_it_stands else text[end:])
-    pattern = re.compile(_widened("".join(parts)))
+    pattern = re.compile(_widen("".join(parts)))
     return pattern, {name: names.get(name, name) for name in pattern.groupindex}
 
 

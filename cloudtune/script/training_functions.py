@@ -57,8 +57,8 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
     functions = [
         node for node in tree.body if isinstance(node, ast.FunctionDef) and len(node.args.args) == 1
     ]
-    own = [node for node in functions if _calls_of("report", node)]
-    if not own and (_calls_of("report", tree) or _LIBRARIES & imported_names(tree)):
+    own = [node for node in functions if _find_calls("report", node)]
+    if not own and (_find_calls("report", tree) or _LIBRARIES & imported_names(tree)):
         trainers = [node for node in functions if _TRAINS & _reached(node, tree)]
         own = [node for node in trainers if list(_keys(node, node.args.args[0].arg))]
     return min(
@@ -68,7 +68,7 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
     )
 
 
-def _calls_of(function: str, tree: ast.AST) -> list[ast.Call]:
+def _find_calls(function: str, tree: ast.AST) -> list[ast.Call]:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return [call for call in calls if called(call) == function]
 
@@ -133,11 +133,11 @@ def _metric(tree: ast.Module) -> tuple[str, str]:
 
 def _metrics(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield the metrics that a script reports, logs or computes for a trainer, and where."""
-    for call in _calls_of("report", tree):
+    for call in _find_calls("report", tree):
         named = [word.value for word in call.keywords if word.arg == "metrics"]
         for argument in [*call.args[:1], *named]:
             yield from ((name, call.lineno) for name in _names(argument, tree))
-    for call in _calls_of("log", tree):  # Lightning's
+    for call in _find_calls("log", tree):  # Lightning's
         name = literal(call.args[0]) if call.args else None
         if isinstance(name, str):
             yield name, call.lineno

@@ -153,7 +153,7 @@ def disk_price(endpoint: Endpoint) -> float | None:
         terms = (
             json.loads(text)["terms"].get("OnDemand", {}) for text in _products(endpoint, disk)
         )
-        return max(price for product in terms for price in _quoted(product, "GB-Mo"))
+        return max(price for product in terms for price in _quotes(product, "GB-Mo"))
     return None
 
 
@@ -169,7 +169,7 @@ def _on_demand(endpoint: Endpoint, **only: str) -> dict[str, float]:
     texts = (text for family in _FAMILIES for text in _products(endpoint, {**place, **family}))
     for product in map(json.loads, texts):
         name = product["product"]["attributes"]["instanceType"]
-        quoted = list(_quoted(product["terms"].get("OnDemand", {}), "Hrs"))
+        quoted = list(_quotes(product["terms"].get("OnDemand", {}), "Hrs"))
         if name in names and quoted:
             prices[name] = max(*quoted, prices.get(name, 0.0))
     return prices
@@ -185,7 +185,7 @@ def _products(endpoint: Endpoint, fields: Mapping[str, str]) -> Iterator[str]:
             yield from page.get("PriceList", ())
 
 
-def _quoted(terms: Mapping[str, Any], unit: str) -> Iterator[float]:
+def _quotes(terms: Mapping[str, Any], unit: str) -> Iterator[float]:
     for term in terms.values():
         for dimension in term["priceDimensions"].values():
             if dimension["unit"] == unit and "USD" in dimension["pricePerUnit"]:

@@ -132,7 +132,7 @@ class Aws(Ec2Speaking):
             fields["instances"] = pricing.without_old_gpus(settings.instances)
         if settings.is_open and "instance_profile" in fields:
             named = fields.get("instances", settings.instances)
-            fields["instances"] = _permitted(named, defaults.types)
+            fields["instances"] = _keep_permitted_types(named, defaults.types)
         cloud = settings.model_copy(update=fields)
         storage = experiment.storage if stored or not defaults.storage else defaults.storage
         charges = experiment.charges
@@ -303,7 +303,7 @@ def _markets(settings: Settings) -> Sequence[Market]:
     return pricing.MARKETS if settings.market == "any" else (settings.market,)
 
 
-def _permitted(patterns: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
+def _keep_permitted_types(patterns: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
     """Return what remains of patterns where only these types may be rented; all if that is none."""
     remaining = pricing.narrowed(
         patterns, lambda name: any(fnmatchcase(name, allowed) for allowed in types)

@@ -199,7 +199,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         Raises:
             NodeLaunchException: it was refused, its instance ended, or it is unwanted.
         """
-        before = self._notes_of(intent)
+        before = self._notes(intent)
         refused = next((note for note in before if note.what in GIVEN_UP), None)
         if refused is not None:
             raise NodeLaunchException(refused.code, refused.message, None)
@@ -236,12 +236,12 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         }
         named.pop(ray_tags.TAG_RAY_NODE_NAME, None)
         # If an answer was lost, now or before, there may be an instance, whatever EC2 says next.
-        asked_before = bool(self._notes_of(intent))
+        asked_before = bool(self._notes(intent))
         self._note("asking", intent)
         try:
             instance = self._ask(intent, token, named, node_config)
         except self._ec2.errors as error:
-            silent = any(note.what == "unanswered" for note in self._notes_of(intent))
+            silent = any(note.what == "unanswered" for note in self._notes(intent))
             refused = self._ec2.is_definite(error) and not (asked_before or silent)
             code = self._ec2.code(error)
             message = str(error)
@@ -283,7 +283,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
                 time.sleep(1.0)
         return self._ec2.run_instance(token, tags, request)
 
-    def _notes_of(self, intent: str) -> list[Note]:
+    def _notes(self, intent: str) -> list[Note]:
         return [note for note in self._journal.read() if note.intent == intent]
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> None:

@@ -150,7 +150,7 @@ class Watcher:
         for intent, watched in intents.items():
             instance = instances.get(intent)
             if instance is None:
-                self._note_unlisted(intent, watched)
+                self._note_missing(intent, watched)
             if instance is None or instance.state == QUEUED:
                 continue
             watched.listed_at = unix_time()
@@ -162,7 +162,7 @@ class Watcher:
                 watched.over = True
                 self._tell_end(intent, watched, instance)
 
-    def _note_unlisted(self, intent: str, watched: _Intent) -> None:
+    def _note_missing(self, intent: str, watched: _Intent) -> None:
         """Treat an instance as gone that hasn't been listed for long: EC2 forgets it in an hour."""
         seen = watched.listed_at or watched.expected_at
         if watched.launched and unix_time() - seen > _FORGOTTEN_SECONDS:

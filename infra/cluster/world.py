@@ -169,7 +169,7 @@ class CloudWorld:
         if not parts:
             self.emit(lambda at: events.TrialLost(at, start.session, _GONE, blameless=True))
             return
-        keep_from = self._oldest_wanted(start.checkpoint, start.start_epoch)
+        keep_from = self._oldest_needed_epoch(start.checkpoint, start.start_epoch)
         session = TrialSession(start, keep_from, self._agents.call, self.emit)
         self._loading[start.trial] = start
         ready = {rank for part in parts.values() for rank in part.ready}
@@ -189,7 +189,7 @@ class CloudWorld:
         self.emit(in_flight.first)
         for name, session in in_flight.sessions.items():
             if name not in self.sessions_alive():
-                self._tell_saved(session.start)  # before its instance is lost
+                self._report_saved_epochs(session.start)  # before its instance is lost
         for intent, launch in in_flight.launches.items():
             joined = intent in in_flight.joined
             asked_at = self._began + in_flight.requested.get(intent, math.inf)
@@ -214,7 +214,7 @@ class CloudWorld:
             self.disown(name)
         self._timers.update(in_flight.timers)
 
-    def _tell_saved(self, start: commands.StartTrial) -> None:
+    def _report_saved_epochs(self, start: commands.StartTrial) -> None:
         """Report the epochs that a lost session has saved, some of which may be known already."""
         try:
             saved = CheckpointStore(self._storage).saved(start.trial)
@@ -354,11 +354,11 @@ class CloudWorld:
             self._loading.pop(event.session.rpartition(".")[0], None)
         if isinstance(event, events.EpochDone) and event.checkpoint is not None:
             self._loading.pop(event.session.rpartition(".")[0], None)
-            oldest = self._oldest_wanted(event.checkpoint, event.epoch)
+            oldest = self._oldest_needed_epoch(event.checkpoint, event.epoch)
             if event.session in self._sessions:  # otherwise it was found gone
                 self._sessions[event.session].acknowledge(oldest)
 
-    def _oldest_wanted(self, checkpoint: str | None, epoch: int) -> int:
+    def _oldest_needed_epoch(self, checkpoint: str | None, epoch: int) -> int:
         """Return the epoch from which on a trial's checkpoints stay; `checkpoint` is one of them.
 
         Checkpoints that a session may have to load stay too: the trial's own, or its clone's.
@@ -386,7 +386,7 @@ class CloudWorld:
                 self._head.give_back(command.intent)
                 self._watcher.release(command.intent)
             case commands.StartTrial():
-                keep_from = self._oldest_wanted(command.checkpoint, command.start_epoch)
+                keep_from = self._oldest_needed_epoch(command.checkpoint, command.start_epoch)
                 self._loading[command.trial] = command
                 session = TrialSession(command, keep_from, self._agents.call, self.emit)
                 self._sessions[command.session] = session

@@ -166,7 +166,7 @@ def _at_least(measured: Measurement, seconds: float) -> Measurement:
     return Measurement(seconds, NOISE * seconds, measured.n)
 
 
-def core_seconds_of(
+def core_seconds_by_profile(
     profiles: Iterable[tuple[ScalingProfile, InstanceType]], scale: float = 1.0
 ) -> float | None:
     """Return the seconds of an epoch on one core that reproduce these profiles.

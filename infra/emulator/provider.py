@@ -113,7 +113,7 @@ class Emulated(OnThisMachine):
         region = experiment.cloud.region
         types = self.known_types()
         measured = [(profile, types[profile.instance_type]) for profile in profiles]
-        core_seconds = pacing.core_seconds_of(measured, pacing.scale_here())
+        core_seconds = pacing.core_seconds_by_profile(measured, pacing.scale_here())
         return claim(
             folder, lambda: emulated_cloud(folder, region, pace=seed, core_seconds=core_seconds)
         )

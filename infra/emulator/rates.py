@@ -32,7 +32,7 @@ OWN_RATES = {
 }
 
 
-def rate_of(action: str) -> Rate:
+def find_rate(action: str) -> Rate:
     """Return the rate of an action; a Describe call counts as one with filters."""
     usual = READING if action.startswith(_READING_PREFIXES) else WRITING
     return OWN_RATES.get(action, usual)

@@ -97,7 +97,7 @@ class Access:
     def may_ask(self, key: str, machine: str) -> bool:
         return _same(key, self.machine_key(machine))
 
-    def signed_for(
+    def check_signature(
         self, request: Request, secret_of: Callable[[str, str], str | None] = lambda *_: None
     ) -> Signed:
         """Return the service and the key of a signed request (AWS's signature version 4).
@@ -110,18 +110,18 @@ class Access:
         """
         claim = _AUTHORIZATION.fullmatch(request.headers.get("Authorization", ""))
         if claim is None:
-            raise _unsigned("it is not signed with the credentials of this emulator")
+            raise _signature_error("it is not signed with the credentials of this emulator")
         token = request.headers.get(_SESSION_HEADER, "")
         is_own = _same(claim["key"], self.key) and not token
         secret = self.secret if is_own else secret_of(claim["key"], token)
         if secret is None:
-            raise _unsigned("it is not signed with the credentials of this emulator")
+            raise _signature_error("it is not signed with the credentials of this emulator")
         try:
             stamp = time.strptime(request.headers.get("X-Amz-Date", ""), "%Y%m%dT%H%M%SZ")
         except ValueError:
-            raise _unsigned("it doesn't say when it was signed") from None
+            raise _signature_error("it doesn't say when it was signed") from None
         if not _same(claim["signature"], self._signature(request, claim, secret)):
-            raise _unsigned("its signature doesn't fit it")
+            raise _signature_error("its signature doesn't fit it")
         if abs(time.time() - calendar.timegm(stamp)) > _SIGNATURE_SECONDS:
             raise Ec2Error("RequestExpired", "Request has expired.")
         return Signed(claim["service"], claim["region"], claim["key"])
@@ -151,7 +151,7 @@ def _same(given: str, expected: str) -> bool:
     return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
 
 
-def _unsigned(why: str) -> Ec2Error:
+def _signature_error(why: str) -> Ec2Error:
     return Ec2Error(
         "AuthFailure",
         f"AWS was not able to validate the provided access credentials: {why}",

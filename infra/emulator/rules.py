@@ -36,7 +36,7 @@ class AccessRules:
 
     def signed(self, access: Access, request: Request) -> Signed:
         """Return the service and signer of a request; raise Ec2Error if it isn't signed."""
-        return access.signed_for(request)
+        return access.check_signature(request)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
         """Whether EC2 refuses a call after too many others; if not, it counts."""

@@ -20,7 +20,7 @@ from cloudtune.infra.emulator.faults import (
     kind_of,
     to_json,
 )
-from cloudtune.infra.emulator.rates import Buckets, Rate, rate_of
+from cloudtune.infra.emulator.rates import Buckets, Rate, find_rate
 from cloudtune.infra.emulator.requests import Ec2Error
 
 _CallFault = TypeVar("_CallFault", bound=CallFault)
@@ -88,9 +88,9 @@ class Scenario:
         """Add faults after the pending ones; a limit of capacity replaces an equal one."""
         with self._lock:
             for fault in faults:
-                lifted = _lifted(fault)
+                lifted = _without_limit(fault)
                 if lifted is not None:
-                    self._faults = [it for it in self._faults if _lifted(it.fault) != lifted]
+                    self._faults = [it for it in self._faults if _without_limit(it.fault) != lifted]
                 if fault != lifted:
                     times = fault.times if isinstance(fault, Repeated) else None
                     self._faults.append(_Live(fault, times))
@@ -105,7 +105,7 @@ class Scenario:
                 "fault": None,
             }
             self._calls.append(call)
-            error = self._throttled(action, parameters, region)
+            error = self._throttle(action, parameters, region)
             if error is None and (fault := self._struck(CallError, action, parameters)):
                 error = ec2_error(fault.code, fault.message or fault.code)
             if error is not None:
@@ -145,13 +145,11 @@ class Scenario:
         with self._lock:
             return {"faults": [live.rest() for live in self._faults], "calls": list(self._calls)}
 
-    def _throttled(
-        self, action: str, parameters: Mapping[str, str], region: str
-    ) -> Ec2Error | None:
+    def _throttle(self, action: str, parameters: Mapping[str, str], region: str) -> Ec2Error | None:
         rates = [live.fault for live in self._faults if isinstance(live.fault, Throttle)]
         rate = next((rate for rate in rates if rate.fits(action)), None)
         if rate is not None:
-            burst, per_second = rate_of(action)
+            burst, per_second = find_rate(action)
             figures = Rate(
                 burst if rate.burst is None else rate.burst,
                 per_second if rate.per_second is None else rate.per_second,
@@ -185,7 +183,7 @@ def ec2_error(code: str, message: str) -> Ec2Error:
     return Ec2Error(code, message, _STATUS.get(code, usual))
 
 
-def _lifted(fault: Fault) -> Fault | None:
+def _without_limit(fault: Fault) -> Fault | None:
     """Return a limit of capacity without its number; None for other faults."""
     if isinstance(fault, Capacity):
         return replace(fault, instances=None)

@@ -25,8 +25,8 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 @cache
 def code_hash() -> str:
-    """Return the hash of cloudtune's code and its requirements."""
-    digest = hashlib.sha256(_metadata().encode())
+    """Return the hash of cloudtune's code, its requirements and its entry points."""
+    digest = hashlib.sha256(_metadata().encode() + _entry_points().encode())
     for name, path in _sources():
         digest.update(f"\n{name}\n".encode() + path.read_bytes())
     return digest.hexdigest()
@@ -41,7 +41,7 @@ def write_wheel(folder: Path) -> Path:
     files[f"{info}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: cloudtune\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
-    files[f"{info}/entry_points.txt"] = b"[console_scripts]\ncloudtune = cloudtune.cli.main:main\n"
+    files[f"{info}/entry_points.txt"] = _entry_points().encode()
     record = ""
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
@@ -55,4 +55,11 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _metadata() -> str:
-    return distribution("cloudtune").read_text("METADATA") or ""
+    about = distribution("cloudtune")
+    # What `make metadata` writes beside a checkout has the older name.
+    return about.read_text("METADATA") or about.read_text("PKG-INFO") or ""
+
+
+def _entry_points() -> str:
+    """Return the command, and the names that cloudtune's own packages add (`plugins`)."""
+    return distribution("cloudtune").read_text("entry_points.txt") or ""

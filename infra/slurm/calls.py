@@ -27,7 +27,10 @@ _TIMEOUT_SECONDS = 60.0
 _TOKEN = "token"  # noqa: S105  its name
 _FIELDS = "%i|%T|%S|%e|%r|%k"
 _BILL_FIELDS = "JobIDRaw,State,Start,End,SubmitLine"
-_BILL_DAYS = 30
+_PAST = "now-30days"
+_RECENTLY = "now-1hours"
+# A job may end and be forgotten between two looks: accounting, which has it, is asked this often.
+BILL_SECONDS: Final = 60.0
 # How long accounting isn't asked again after it didn't answer: most clusters have it, or never.
 _NO_BILL_SECONDS = 60.0
 _MARK = f'"{provider.RUN_TAG}"'
@@ -117,7 +120,8 @@ class SlurmCalls(provider.Calls):
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._bill: dict[str, dict[str, Any]] = {}
-        self._has_past = False
+        self._since = _PAST
+        self._asks_all_at = -math.inf
         self._asks_bill_at = -math.inf
 
     def code(self, error: BaseException) -> str:
@@ -159,12 +163,18 @@ class SlurmCalls(provider.Calls):
         jobs = {job["id"]: job for job in self._listed()}
         live = {name: job for name, job in jobs.items() if job["state"] in _STATES}
         unbilled = self._seen - live.keys() - self._bill.keys()
-        if (unbilled or not self._has_past) and time.monotonic() >= self._asks_bill_at:
+        now = time.monotonic()
+        asks_all = now >= self._asks_all_at
+        if (unbilled or asks_all) and now >= self._asks_bill_at:
             try:
-                self._bill |= _billed(unbilled if self._has_past else ())
-                self._has_past = True
+                if asks_all:
+                    self._bill |= _billed_since(self._since)
+                    self._since = _RECENTLY
+                    self._asks_all_at = now + BILL_SECONDS
+                else:
+                    self._bill |= _billed_jobs(unbilled)
             except SlurmError:
-                self._asks_bill_at = time.monotonic() + _NO_BILL_SECONDS
+                self._asks_bill_at = now + _NO_BILL_SECONDS
         return list({**jobs, **self._bill, **live}.values())
 
     def _listed(self) -> list[dict[str, Any]]:
@@ -191,17 +201,25 @@ class SlurmCalls(provider.Calls):
         return path.read_text(errors="replace") if path.is_file() else ""
 
 
-def _billed(ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return what accounting says of our jobs that have ended, or of these, by their ids.
+def _billed_since(start: str) -> dict[str, dict[str, Any]]:
+    """Return what accounting says of our jobs that have ended since a time, by their ids.
 
     Raises:
         SlurmError: there is none, or it doesn't answer.
     """
-    numbers = ",".join(sorted(name.removeprefix("slurm-") for name in ids))
-    own = (f"--user={getpass.getuser()}", f"--starttime=now-{_BILL_DAYS}days")
+    return _billed(f"--user={getpass.getuser()}", f"--starttime={start}")
+
+
+def _billed_jobs(ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return what accounting says of these jobs, those that have ended, by their ids."""
+    numbers = sorted(name.removeprefix("slurm-") for name in ids)
+    return _billed(f"--jobs={','.join(numbers)}")
+
+
+def _billed(*options: str) -> dict[str, dict[str, Any]]:
     answer = ask(
         *("sacct", "--allocations", "--noheader", "--parsable2", f"--format={_BILL_FIELDS}"),
-        *([f"--jobs={numbers}"] if numbers else own),
+        *options,
     )
     rows = [line.split("|", 4) for line in answer.splitlines()]
     jobs = [

@@ -29,10 +29,10 @@ def whole_front(request: PlanRequest) -> list[Solution]:
     sizes = search.sizes
     if all(before * after <= _PAIRS for before, after in pairwise(sizes)):
         return search.front()
-    return _asked_for(search)
+    return _front_points(search)
 
 
-def _asked_for(search: Search) -> list[Solution]:
+def _front_points(search: Search) -> list[Solution]:
     points = [end for end in search.ends() if end is not None]
     closed: set[tuple[float, float]] = set()
     for _ in range(_ASKED):

@@ -193,14 +193,14 @@ class Taken:
     def _waiting(self, going: list[Ints]) -> Floats:
         labels = self._labels
         release = self._step.delays.release
-        full = self._crowded()
+        full = self._lacks_room()
         slowest = np.zeros(full.shape)
         for i, leaving in enumerate(going):
             ending = np.where(leaving > 0, release[labels.offer[:, i]][:, None], 0.0)
             slowest = np.maximum(slowest, ending)
         return np.where(full, slowest, 0.0)
 
-    def _crowded(self) -> Bools:
+    def _lacks_room(self) -> Bools:
         """Whether missing instances have no room beside all held ones."""
         labels = self._labels
         options = self._options
@@ -282,13 +282,13 @@ class Taken:
             options.count[columns],
             np.where(settled[:, None], options.width[columns], 0.0),
             settled,
-            self._aged(rows, columns),
+            self._later_ages(rows, columns),
             rows,
             columns,
         )
         return self._ended(fresh) if self._step.last else fresh
 
-    def _aged(self, rows: Ints, columns: Ints) -> Floats | None:
+    def _later_ages(self, rows: Ints, columns: Ints) -> Floats | None:
         ages = self._labels.ages
         options = self._options
         delays = self._step.delays

@@ -365,7 +365,7 @@ class _Figures:
             offer.instance_type.quota_units if quota else 0,
             {width: rentable.epoch_seconds(width) for width in profile.widths},
             tuple(delay.mean for delay in delays),
-            _rivals_needed(request, rentable),
+            _min_rivals(request, rentable),
         )
 
     def beats(self, other: "_Figures") -> bool:
@@ -379,7 +379,7 @@ class _Figures:
         )
 
 
-def _rivals_needed(request: PlanRequest, rentable: Rentable) -> int:
+def _min_rivals(request: PlanRequest, rentable: Rentable) -> int:
     """Return how many offers must beat one before it can be left out.
 
     A launch isn't billed, but the instances that stay meanwhile are. If they cost more than

@@ -33,7 +33,7 @@ class Dice:
 
         With `among`, divided among that many. The error of the mean is drawn once per sample.
         """
-        drawn = _stretched(self.normal(count), measured, times, among)
+        drawn = _stretch(self.normal(count), measured, times, among)
         if measured.error == 0:
             return drawn
         return np.maximum(drawn + times * self._off(measured)[:, None], 0.0)
@@ -45,7 +45,7 @@ class Dice:
 
     def few(self, measured: Measurement, *shape: int) -> Floats:
         """Return durations for some of the samples, of any shape."""
-        return _stretched(self._generator.standard_normal(shape), measured, 1)
+        return _stretch(self._generator.standard_normal(shape), measured, 1)
 
     def gaps(self, mean: float | Floats, *shape: int) -> Floats:
         """Return seconds until the next event, exponentially distributed with that mean."""
@@ -73,7 +73,7 @@ class Dice:
         return np.exp(error * self.normal(1)[:, 0])
 
 
-def _stretched(noise: Floats, measured: Measurement, times: int, among: int = 1) -> Floats:
+def _stretch(noise: Floats, measured: Measurement, times: int, among: int = 1) -> Floats:
     noise *= measured.sd * math.sqrt(times / among)
     noise += times * measured.mean
     return np.maximum(noise, 0.0, out=noise)

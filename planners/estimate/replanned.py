@@ -37,9 +37,7 @@ def reacting_draws(request: PlanRequest, plan: Plan, *, samples: int, seed: int)
     draws = {plan: drawn}
     for place, speed in enumerate(_SPEEDS):
         rows = nearest == place
-        other = (
-            _replanned(request, plan, math.exp(error * (speed + _SLOWER))) if rows.any() else None
-        )
+        other = _replan(request, plan, math.exp(error * (speed + _SLOWER))) if rows.any() else None
         if other is None:
             continue
         if other not in draws:
@@ -57,7 +55,7 @@ def _with_rows(drawn: Draws, other: Draws, rows: Floats) -> Draws:
     )
 
 
-def _replanned(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
+def _replan(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
     """Return the plan after the first rung if epochs take `factor` times as long.
 
     None if the run continues as planned.

@@ -2,16 +2,13 @@
 
 import ast
 import importlib
-import json
 import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from cloudtune.cli import main
 from cloudtune.experiment import Experiment
@@ -24,8 +21,6 @@ from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import stages as job_stages
 from cloudtune.policy import registry
 from cloudtune.policy.planned import stages
-from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.random_search import RandomSearch
 from docs import reference, reference_words, screen
 from tests.builders import LINEAR, Setting, profile
 
@@ -218,33 +213,6 @@ def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
     }
     items = recipes()["An event" if what == "event" else "A command"]
     assert matching <= {path for item in items for path in _PATH.findall(item)}
-
-
-def plan_with(folder: Path, strategy: str, *options: str) -> Any:
-    for name in ("train.py", "profile.json"):
-        (folder / name).write_bytes((EXAMPLE.parent / name).read_bytes())
-    text = EXAMPLE.read_text("utf-8").replace("strategy: sha", f"strategy: {strategy}")
-    (folder / "experiment.yaml").write_text(text)
-    asked = ["plan", str(folder / "experiment.yaml"), "-o", "json", *options]
-    shown = CliRunner().invoke(main.cli, asked, standalone_mode=False)
-    assert shown.exception is None, shown.exception
-    return json.loads(shown.output)
-
-
-def test_an_added_strategy_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Brief(RandomSearch):
-        name = "brief"
-
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
-    made = lambda _, sampler: Brief(sampler, max_epochs=8)  # noqa: E731
-    monkeypatch.setitem(registry.STRATEGIES, "brief", made)
-    assert "brief" in json.dumps(plan_with(tmp_path, "brief"))
-
-
-def test_an_added_allocator_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
-    monkeypatch.setitem(registry.ALLOCATORS, "pairs", lambda _: SameWidth(2.0, "pairs"))
-    assert "pairs" in json.dumps(plan_with(tmp_path, "{name: halving, allocator: pairs}"))
 
 
 def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from cloudtune.infra.aws.account.inventory import inventory_of
+from cloudtune.infra.aws.account.inventory import load_inventory
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
@@ -40,9 +40,9 @@ def start(home: Path, boot_seconds: float = 4.0) -> Emulator:
 
 def set_up(clients: Clients, region: str = "us-east-1", types: tuple[str, ...] = ()) -> None:
     """Deploy the stack of `cloudtune aws setup`."""
-    account = inventory_of(clients, region)
-    parameters = account.parameters_for(clients, None, ())
-    template = account.template_for({"types": types} if types else {})
+    account = load_inventory(clients, region)
+    parameters = account.make_parameters(clients, None, ())
+    template = account.make_template({"types": types} if types else {})
     with ChangeSet(clients, template, parameters) as change_set:
         change_set.execute()
 

@@ -27,12 +27,12 @@ _INSTANCES = {"RunInstances": Rate(1000, 2), "TerminateInstances": Rate(1000, 20
 _NARROWED = re.compile(r"(Filter|MaxResults|NextToken|\w+Id)(\.|$)")
 
 
-def rate_of(action: str, parameters: Mapping[str, str]) -> tuple[str, Rate]:
+def find_rate(action: str, parameters: Mapping[str, str]) -> tuple[str, Rate]:
     """Return the name and the figures of the bucket that a call takes a token of."""
     is_narrowed = any(map(_NARROWED.match, parameters))
     if action in _UNFILTERED and action not in OWN_RATES and not is_narrowed:
         return f"{action}, unfiltered", UNFILTERED
-    return action, rates.rate_of(action)
+    return action, rates.find_rate(action)
 
 
 class AccountRates:
@@ -43,7 +43,7 @@ class AccountRates:
 
     def let_in(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
         """Whether EC2 takes a call now; if so it counts."""
-        name, rate = rate_of(action, parameters)
+        name, rate = find_rate(action, parameters)
         if not self._buckets.take(f"{region} {name}", rate):
             return False
         if action not in _INSTANCES:

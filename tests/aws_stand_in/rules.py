@@ -72,7 +72,7 @@ class StandIn(AccessRules):
         if "X-Amz-Signature" not in request.args:
             if ".s3." in request.host and "Authorization" not in request.headers:
                 return Signed("s3", "us-east-1", _NOBODY)
-            return access.signed_for(request, self._principals.secret_of)
+            return access.check_signature(request, self._principals.secret_of)
         return presigned(request, self._principals.secret_of)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from benchmarks.rights import PLACE, World, failures
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.aws.account import policies, stack
-from cloudtune.infra.aws.account.inventory import inventory_of
+from cloudtune.infra.aws.account.inventory import load_inventory
 from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2, market_request
@@ -66,15 +66,15 @@ def test_who_sets_up_needs_two_documents_and_no_more(world: World) -> None:
     clients = Clients(Endpoint("eu-west-1", who.url, who.key, who.secret))
     set_up(clients, "eu-west-1", place.types)
     stack.create_spot_role(clients)
-    after = inventory_of(clients, "eu-west-1")
+    after = load_inventory(clients, "eu-west-1")
     assert after.unknown == {}
     assert (after.is_current, after.place.types) == (True, place.types)
     assert after.quotas["on-demand g"] == 768.0
     set_up(clients, "eu-west-1", ("g4dn.*",))
-    assert inventory_of(clients, "eu-west-1").place.types == ("g4dn.*",)
+    assert load_inventory(clients, "eu-west-1").place.types == ("g4dn.*",)
     stack.delete(clients)
     stack.delete_bucket(clients, place.bucket)
-    assert inventory_of(clients, "eu-west-1").stack is None
+    assert load_inventory(clients, "eu-west-1").stack is None
 
 
 def test_setup_without_rights_says_which_and_undoes_the_rest(world: World) -> None:
@@ -92,7 +92,7 @@ def test_setup_without_rights_says_which_and_undoes_the_rest(world: World) -> No
     clients = Clients(Endpoint("eu-west-2", who.url, who.key, who.secret))
     with pytest.raises(CloudtuneError, match=r"NodeRole: .*iam:CreateRole.*undid the rest"):
         set_up(clients, "eu-west-2", place.types)
-    assert inventory_of(clients, "eu-west-2").group is None
+    assert load_inventory(clients, "eu-west-2").group is None
 
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"

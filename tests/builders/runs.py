@@ -260,7 +260,7 @@ def by_name(
         context = setting.context(
             min_epochs=min_epochs, max_epochs=max_epochs, eta=eta, trials=trials
         )
-        return STRATEGIES[name](context, sampler)
+        return STRATEGIES[name].build(context, sampler)
 
     return build
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cloudtune.display.alternatives_tables import difference
-from cloudtune.display.plan_screen import show_all, show_head, show_plan, show_saved
+from cloudtune.display.plan_screen import show_all, show_head, show_plan, show_plan_file
 from cloudtune.display.plan_tables import gap_text
 from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import Proposal
@@ -164,7 +164,7 @@ def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
     assert line(lines, "quality").startswith("quality forecast, not proven")
     assert line(lines, "costs") == "costs at most $5.00: the budget"
     assert "Stages" not in lines
-    saved = printed(lambda out: show_saved(out, plan))
+    saved = printed(lambda out: show_plan_file(out, plan))
     assert line(saved, "strategy").startswith("strategy hypersched")
 
 

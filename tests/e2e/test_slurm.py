@@ -1,5 +1,6 @@
 """Whole runs on a real Slurm cluster: what goes wrong there, and what it may cost; sacct's word."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from cloudtune.infra.provider import INTENT_TAG, RUN_TAG, Endpoint
+from cloudtune.infra.slurm import calls
+from cloudtune.infra.slurm.provider import SLURM
 from tests.bench import Bench, follow, wait_for
 from tests.slurm_cluster import SlurmCluster, slurm_cluster
 
@@ -155,3 +159,19 @@ def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster)
     assert done.code == 1, done.out
     assert "/no/such/python has no cloudtune, or isn't there (setup.python_path)" in done.err
     assert not ours(lab, "pending,running")
+
+
+def test_a_job_forgotten_between_two_looks_is_found_in_the_bill(
+    lab: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in lab.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(calls, "BILL_SECONDS", 0.0)
+    watcher = SLURM.calls(Endpoint("lab"))
+    assert watcher.ours("short") == []
+    comment = {"token": "t", "kind": "cpu", "logs": "/", RUN_TAG: "short", INTENT_TAG: "i000"}
+    job = lab.submit("cpu", "exit 1", f"--comment={json.dumps(comment)}")
+    wait_for(lambda: job not in [row[0] for row in lab.jobs()])
+    (found,) = watcher.ours("short")
+    assert found.id == f"slurm-{job}"
+    assert not found.billing

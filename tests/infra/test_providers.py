@@ -62,7 +62,7 @@ class TestAws(ProviderContract):
 @pytest.fixture
 def moon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     line = Registered("tests.made_up_cloud:MOON", defaults={"instances": ("rover",)})
-    monkeypatch.setitem(PROVIDERS, "moon", line)
+    monkeypatch.setitem(PROVIDERS.core, "moon", line)
     yield
     made_up_cloud.MOON.rented.clear()
 

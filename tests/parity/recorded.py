@@ -37,14 +37,13 @@ from cloudtune.planning.make import Planned, make_plan
 from cloudtune.planning.problem import problem_of
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import PLANNED, PLANNERS
+from cloudtune.policy.planned.stages import PLANNERS
 from cloudtune.policy.registry import (
-    ALLOCATORS,
     STRATEGIES,
-    SUITED,
     Choice,
     chosen,
     components,
+    is_planned,
     run_policy,
 )
 from cloudtune.policy.run import RunPolicy
@@ -53,6 +52,15 @@ from cloudtune.strategies.samplers.sampler import SpaceSampler
 FILE = Path(__file__).with_name("recorded.txt")
 RUNS = 250
 PLANS = 120
+ALLOCATORS = (
+    "same",
+    "static-fluid",
+    "static-fluid:published",
+    "dynamic-fluid",
+    "fluid",
+    "dynamic-fluid:published",
+    "dynamic-fluid:published-idle",
+)
 
 
 # ---- runs ---------------------------------------------------------------------------------------
@@ -62,10 +70,9 @@ def _choice(seed: int) -> Choice:
     """Return a strategy, each in turn, and an allocator and a fleet that go with it."""
     luck = random.Random(seed)
     strategy = sorted(STRATEGIES)[seed % len(STRATEGIES)]
-    if strategy in SUITED:
+    if STRATEGIES[strategy].allocator != "same":
         return chosen(strategy)
-    allocators = [name for name in ALLOCATORS if not name.startswith("hypersched")]
-    return chosen(strategy, luck.choice(allocators), luck.choice(["naive", "constant:2"]))
+    return chosen(strategy, luck.choice(ALLOCATORS), luck.choice(["naive", "constant:2"]))
 
 
 def _policy(drawn: Case, choice: Choice) -> RunPolicy:
@@ -80,7 +87,7 @@ def _policy(drawn: Case, choice: Choice) -> RunPolicy:
         trials=12,
     )
     plan = None
-    if choice.strategy in PLANNED:
+    if is_planned(choice.strategy):
         plan = plan_stages(choice.strategy, context, BRAKES, trials=12)
     sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=drawn.seed, most=12)
     parts = components(context, sampler, choice, BRAKES, plan)

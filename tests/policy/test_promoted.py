@@ -120,7 +120,7 @@ def test_f15_asha_is_algorithm_2(name: str, gpus: int, instances: int, trials: i
         max_instances=instances,
         profile=profile(FROM_A_QUARTER, start=1.0, resize=2.0, boot=0.0),
     )
-    played = play(made.but(allocator=lambda: ALLOCATORS[name](made.context())), ASHA)
+    played = play(made.but(allocator=lambda: ALLOCATORS[name].build(made.context())), ASHA)
     count, differing = decisions(played, [1, 2, 4, 8], 2)
     assert count > trials
     assert differing == 0

@@ -71,7 +71,7 @@ class Case:
             self.trials,
             self.seed,
         )
-        return STRATEGIES[self.strategy](context, Given(given))
+        return STRATEGIES[self.strategy].build(context, Given(given))
 
     def policy(self) -> RunPolicy:
         return policy_with(

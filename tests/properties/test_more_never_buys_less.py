@@ -19,8 +19,7 @@ from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import make_plan
-from cloudtune.policy.planned.stages import PLANNED
-from cloudtune.policy.registry import STRATEGIES
+from cloudtune.policy.registry import STRATEGIES, explores, planned_names
 from cloudtune.profiles.ratios import gpu_speeds
 from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import policy_of
@@ -75,7 +74,7 @@ class Choice:
 
 CHOICES = st.builds(
     Choice,
-    strategy=st.sampled_from(sorted(STRATEGIES.keys() - PLANNED.keys() - {"grid", "seer"})),
+    strategy=st.sampled_from(sorted(STRATEGIES.keys() - {*planned_names(), "grid", "seer"})),
     types=st.frozensets(st.sampled_from(TYPES), min_size=1, max_size=3),
     market=st.sampled_from(["on-demand", "spot"]),
     cap=st.sampled_from([4, 8, 16]),
@@ -93,7 +92,7 @@ BARRIERS = Choice(
     3600.0,
     44.369636951912675,
 )
-STAGED = st.builds(replace, CHOICES, strategy=st.sampled_from(sorted(PLANNED)))
+STAGED = st.builds(replace, CHOICES, strategy=st.sampled_from(sorted(planned_names())))
 MORE = st.one_of(
     st.frozensets(st.sampled_from(TYPES), min_size=1).map(lambda types: {"types": types}),
     st.just({"market": "any"}),
@@ -131,7 +130,7 @@ def planned(choice: Choice) -> Plan | None:
     A number of trials is named, but for strategies that plan as many as the limits pay for.
     """
     fields = {**choice.experiment, "trials": 16}
-    if PLANNED[choice.strategy].explores:
+    if explores(choice.strategy):
         del fields["trials"]
     asked = load_experiment(fields, {})
     problem = load_problem(asked, None)

@@ -96,7 +96,7 @@ def differing(strategy: str, allocator: str, seed: int, trials: int = 0) -> tupl
         max_instances=luck.choice([1, 2]),
         profile=profile(FROM_A_QUARTER, start=1.0, resize=luck.choice([0.0, 2.0]), boot=0.0),
     )
-    made = made.but(allocator=lambda: ALLOCATORS[allocator](made.context()))
+    made = made.but(allocator=lambda: ALLOCATORS[allocator].build(made.context()))
     run = play(made, by_name(strategy, eta=eta, max_epochs=9, trials=count))
     expected, decisions = APART[strategy](count, eta, 9, metric)
     got = {int(name[1:]): epochs for name, epochs in run.epochs.items()}

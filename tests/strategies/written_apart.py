@@ -20,7 +20,7 @@ from cloudtune.experiment.search_space import Categories, Domain, RandInt, Unifo
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason, Trial
-from cloudtune.policy.registry import ALLOCATORS, MODEL_BASED
+from cloudtune.policy.registry import ALLOCATORS, STRATEGIES
 from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.base import Sampler
 from cloudtune.strategies.samplers.sampler import SpaceSampler
@@ -37,7 +37,7 @@ def drawn_game(allocator: str, luck: random.Random) -> Setting:
         max_instances=luck.choice([1, 2]),
         profile=profile(FROM_A_QUARTER, start=1.0, resize=luck.choice([0.0, 2.0]), boot=0.0),
     )
-    return made.but(allocator=lambda: ALLOCATORS[allocator](made.context()))
+    return made.but(allocator=lambda: ALLOCATORS[allocator].build(made.context()))
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def modelled(strategy: str, allocator: str, seed: int, count: int, eta: int = 3)
     At most six train at once, so that results are there before the last configuration is asked for.
     """
     game = drawn_game(allocator, random.Random(f"{strategy} {seed}")).but(max_concurrent=6)
-    sampler = Noted(seed, count, MODEL_BASED[strategy])
+    sampler = Noted(seed, count, STRATEGIES[strategy].random_share or 0.0)
 
     def pace(config: Mapping[str, object], _epoch: int) -> float:
         return 0.5 + int(str(config["n"])) / 8

@@ -46,7 +46,7 @@ class NotebookOutput:
         now = time.monotonic()
         if at_once or now >= self._shown_at + _GLANCE_SECONDS:
             self._shown_at = now
-            html = self._rendered(panel)
+            html = self._render(panel)
             # This is IPython's own kernel.
             display: Any = importlib.import_module("IPython.display").display
             if self._handle is None:
@@ -54,7 +54,7 @@ class NotebookOutput:
             else:
                 self._handle.update(html, raw=True)
 
-    def _rendered(self, panel: RenderableType) -> dict[str, str]:
+    def _render(self, panel: RenderableType) -> dict[str, str]:
         page = Console(
             file=io.StringIO(),
             record=True,

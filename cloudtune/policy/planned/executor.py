@@ -11,18 +11,28 @@ changes stop and restart. If reality differs from the plan, the rest may be repl
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import can_train
 from cloudtune.model.progress import OVER, TrialProgress
 from cloudtune.model.trial import EndReason, TrialId, Width
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule
 from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.strategies.base import Decision, Go, Shape, Task, TrialGroup, Verdict, View
 
-Schedule: TypeAlias = HalvingSchedule | SeerSchedule
+
+class Schedule(Protocol):
+    """Decides at the end of a stage which trials continue."""
+
+    name: str
+
+    def promote(
+        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
+    ) -> tuple[TrialId, ...] | EndReason:
+        """Return the trials that continue, best first, or why the run ends here."""
+
+
 Joining: TypeAlias = Callable[[View, Itinerary, int], Schedule | str]
 
 

@@ -15,20 +15,18 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Allowance, Estimate, Group, Plan, Rentable, Stage, StagePlan
 from cloudtune.model.progress import OVER
-from cloudtune.model.trial import EndReason, TrialId, Width
-from cloudtune.planners.base import InfeasibleError, Live, Planner, PlanRequest
+from cloudtune.model.trial import TrialId, Width
+from cloudtune.planners.base import Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.exact import ExactPlanner, quick_form
-from cloudtune.planners.explore import Explored, explore, plan_within
+from cloudtune.planners.exact import quick_form
+from cloudtune.planners.explore import plan_within
 from cloudtune.planners.reserve import NOISE, Reserve, in_wished_time
 from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.strategies.base import StagedStrategy, View
-from cloudtune.strategies.seer_barrier import SeerBarrier
 
 Place: TypeAlias = tuple[Offer, Width]
 # An instance is late once joining takes this many times the expected time: review the plan.
 LATE = 1.25
-_EXACT = ExactPlanner()
 
 
 def allowance_now(view: View, reserve: Reserve) -> Allowance:
@@ -462,76 +460,3 @@ class HalvingSchedule:
     ) -> tuple[TrialId, ...]:
         """Return the best of the rung, as many as the next stage takes."""
         return self._strategy.promote(itinerary.stage - self._begins, results)
-
-
-class SeerSchedule:
-    """Keeps the most trials at each rung that still leave the best one a full training.
-
-    The reconstruction of SEER's run (docs/seer.md): the rest is replanned at each rung. If the
-    limits don't pay for one full training, the best trial trains as far as they go; the run ends
-    at the rung from which not one more epoch fits.
-
-    All trials of a stage on one offer have the same width, whatever their rank; a stage is wider
-    if the rest of the job can't meet its deadline in a cheaper way.
-    """
-
-    name = "seer-barrier"
-
-    def __init__(self, strategy: SeerBarrier, reserve: Reserve) -> None:
-        self._strategy = strategy
-        self._reserve = reserve
-
-    def promote(
-        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
-    ) -> tuple[TrialId, ...] | EndReason:
-        """Return as many of the best trials as can continue; the itinerary takes their plan."""
-        ranked = self._strategy.ranked(results)
-        rung = itinerary.stage_plan.stage.end_epoch
-        left = self._strategy.max_epochs - rung
-        if not ranked or left <= 0:
-            return ()
-
-        def ask(trials: int, epochs: int) -> PlanRequest:
-            return request_for_rest(
-                view,
-                itinerary,
-                self._reserve,
-                work=self._strategy.rest(trials, rung, rung + epochs),
-                trials=ranked[:trials],
-                barred=view.barred,
-            )
-
-        try:
-            explored = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
-        except InfeasibleError as error:
-            last = self._unreserved(ask(1, left))
-            if last is None:
-                return binding(error, allowance_now(view, self._reserve))
-            explored = Explored(1, left, last)
-        if explored.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
-            explored = Explored(1, left, last)
-        itinerary.splice(explored.plan, itinerary.stage + 1, view)
-        return ranked[: explored.trials]
-
-    def _unreserved(self, request: PlanRequest) -> Plan | None:
-        """Return the plan of training one trial to its end with everything that is left.
-
-        Everything is returned in its last seconds.
-        """
-        share = 1 - self._reserve.share
-        deadline = request.allowance.seconds
-        budget = request.allowance.dollars
-        allowance = Allowance(
-            None if deadline is None else deadline / share + self._reserve.seconds,
-            None if budget is None else budget / share,
-        )
-        return plan_within(_EXACT, replace(request, allowance=allowance))
-
-
-def binding(error: InfeasibleError, allowance: Allowance) -> EndReason:
-    """Return which limit leaves no plan, or NO_CAPACITY if nothing could be rented."""
-    if error.fastest is None:
-        return EndReason.NO_CAPACITY
-    seconds = allowance.seconds
-    late = seconds is not None and error.fastest.estimate.seconds > seconds
-    return EndReason.DEADLINE if late else EndReason.BUDGET

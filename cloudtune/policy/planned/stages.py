@@ -1,12 +1,8 @@
-"""Strategies with planned stages, by name: how each is planned and what carries its plan out.
-
-`plan`, `run` and `simulate` all use this table.
-"""
+"""How strategies with stages are planned, and what carries their plans out."""
 
 import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from cloudtune.model.plans import Allowance, Plan, Stage
 from cloudtune.model.progress import OVER
@@ -23,59 +19,53 @@ from cloudtune.policy.base import Brakes, Components
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths, Schedule
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import HalvingSchedule, SeerSchedule, request_for_rest
+from cloudtune.policy.planned.remaining_work import HalvingSchedule, request_for_rest
 from cloudtune.policy.planned.replanner import Heeds, Replanner
 from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
-from cloudtune.strategies.seer_barrier import SeerBarrier
 from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Planning:
-    """How the stages of a strategy are planned.
+    """How the stages of a strategy are planned: those of `halving`, by the `planner` of that name.
 
-    `planner` is a name. With `in_time` the plan is the cheapest within the deadline, or the fastest
-    if no plan keeps it; the budget only ends the run. With `explores` the planner also finds how
-    many trials the limits pay for.
+    With `in_time` the plan is the cheapest within the deadline, or the fastest if no plan keeps it;
+    the budget only ends the run. With a `schedule` the planner also finds how many trials the
+    limits pay for, and the schedule decides at each rung how many continue.
     """
 
     planner: str
     in_time: bool = False
-    explores: bool = False
+    halving: type[SuccessiveHalving] = SuccessiveHalving
+    schedule: Callable[[SuccessiveHalving, Reserve], Schedule] | None = None
+
+    @property
+    def explores(self) -> bool:
+        """Whether the number of trials is part of the plan."""
+        return self.schedule is not None
 
     @property
     def replans(self) -> bool:
         """Whether the rest is replanned when speeds differ from the profile."""
         return not (self.in_time or self.explores)
 
+    def stages(self, context: BuildContext, trials: int) -> tuple[Stage, ...]:
+        """Return the stages of some trials: the work to plan."""
+        return self.made(context, trials).stages()
 
-# Strategies with stages. All are successive halving, except SEER's reconstruction.
-PLANNED: Mapping[str, Planning] = {
-    "sha": Planning("exact"),
-    "rubberband": Planning("greedy", in_time=True),
-    "rubberband-exact": Planning("exact", in_time=True),
-    "sha-static": Planning("static", in_time=True),
-    "seer-barrier": Planning("exact", explores=True),
-}
+    def made(self, context: BuildContext, trials: int) -> SuccessiveHalving:
+        """Return the rungs of some trials."""
+        return self.halving(
+            trials, context.min_epochs, context.max_epochs, context.eta, context.mode
+        )
+
 
 # Planners quick enough to plan the rest of a job while it runs.
 PLANNERS: Mapping[str, Planner] = {
     planner.name: planner
     for planner in (ExactPlanner(), GreedyPlanner(), NaivePlanner(), StaticPlanner())
 }
-
-
-def stages(name: str, context: BuildContext, trials: int) -> tuple[Stage, ...]:
-    """Return the stages of a strategy for some trials: the work to plan."""
-    kind = SeerBarrier if PLANNED[name].explores else SuccessiveHalving
-    return _made(kind, context, trials).stages()
-
-
-def _made(kind: Callable[..., _T], context: BuildContext, trials: int) -> _T:
-    return kind(trials, context.min_epochs, context.max_epochs, context.eta, context.mode)
 
 
 def reserve_of(brakes: Brakes) -> Reserve:
@@ -106,6 +96,7 @@ class Newcomers:
     """
 
     name: str
+    planning: Planning
     context: BuildContext
     sampler: Sampler
     reserve: Reserve
@@ -118,7 +109,7 @@ class Newcomers:
         if why := why_fewer(self.sampler.more(trials), trials):
             return why
         new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
-        own = _made(SuccessiveHalving, self.context, len(new))
+        own = self.planning.made(self.context, len(new))
         joined = JoinedHalving(own, self._joining(view, itinerary, own))
         try:
             plan = self._plan(view, itinerary, joined.stages())
@@ -152,7 +143,7 @@ class Newcomers:
         request = request_for_rest(
             view, itinerary, self.reserve, work=work, trials=(), barred=view.barred
         )
-        if PLANNED[self.name].in_time:
+        if self.planning.in_time:
             request = replace(request, allowance=Allowance(request.allowance.seconds, None))
         planner = PLANNERS.get(itinerary.plan.planner, PLANNERS["exact"])
         objective = itinerary.plan.objective
@@ -161,11 +152,12 @@ class Newcomers:
 
 def follow(
     name: str,
+    planning: Planning,
     context: BuildContext,
     plan: Plan,
     trials: Sequence[Trial],
-    brakes: Brakes,
     *,
+    brakes: Brakes,
     sampler: Sampler | None = None,
     planned_widths: bool = True,
     planned_fleet: bool = True,
@@ -176,25 +168,22 @@ def follow(
 
     With `planned_fleet` the rest is replanned when reality differs from the plan; if another
     allocator sets the widths, only when the cloud refuses an offer or takes an instance. Strategies
-    planned for their deadline alone (`in_time`) keep their first plan, as published, and SEER's
-    reconstruction plans at its rungs: both deviate only if nothing that a stage needs is available.
+    planned for their deadline alone (`in_time`) keep their first plan, and a `schedule` plans at
+    its rungs: both deviate only if nothing that a stage needs is available.
     """
-    planning = PLANNED[name]
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = reserve_of(brakes)
-    schedule: Schedule
-    if planning.explores:
-        schedule = SeerSchedule(_made(SeerBarrier, context, len(itinerary.trials)), reserve)
-    else:
-        halving = _made(SuccessiveHalving, context, len(itinerary.trials))
-        schedule = HalvingSchedule(halving, name)
+    halving = planning.made(context, len(itinerary.trials))
+    schedule: Schedule = HalvingSchedule(halving, name)
+    if planning.schedule is not None:
+        schedule = planning.schedule(halving, reserve)
     heeds: Heeds = "all" if planned_widths else "shocks"
     if not planning.replans:
         heeds = "refusals"
     planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
     joining = None
     if sampler is not None and not planning.explores:
-        joining = Newcomers(name, context, sampler, reserve).join
+        joining = Newcomers(name, planning, context, sampler, reserve).join
     strategy = PlannedStages(
         schedule,
         itinerary,

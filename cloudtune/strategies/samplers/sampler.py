@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.experiment.search_space import Constant, Domain, Grid
 from cloudtune.experiment.spaces import Space, sample
 from cloudtune.model.trial import Trial
+from cloudtune.plugins import Registry
 from cloudtune.strategies.samplers.axes import axes_by_size, axes_of, drawn, perturbed
 from cloudtune.strategies.samplers.learner import Learner
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cloudtune.model.trial import Mode
+    from cloudtune.strategies.base import Sampler
     from cloudtune.strategies.samplers.axes import Axes, Config
     from cloudtune.strategies.samplers.optuna_models import RandomDraws
 
@@ -39,17 +41,33 @@ _OTHER_SEED = 2**32
 MODEL_BASED = ("tpe", "gp", "cma-es")
 
 
+class SamplerEntry(Protocol):
+    """Builds a sampler that another package adds: of a search space, at most `most` trials."""
+
+    def __call__(
+        self, space: Mapping[str, Domain], *, mode: Mode, seed: int, most: int | None
+    ) -> Sampler: ...
+
+
+ADDED: Registry[SamplerEntry] = Registry("cloudtune.samplers", {})
+
+
+def sampler_names() -> tuple[str, ...]:
+    """Return the names of all samplers."""
+    return (*SAMPLERS, *ADDED)
+
+
 def sampler_kind(name: str) -> str:
     """Return the name of a sampler if there is one.
 
     Raises:
         UsageError: there isn't; the message suggests the nearest.
     """
-    if name in SAMPLERS:
+    names = sampler_names()
+    if name in names:
         return name
     raise UsageError(
-        f"unknown sampler {shown(name)}; choose one of {', '.join(SAMPLERS)}."
-        f"{nearest(name, SAMPLERS)}"
+        f"unknown sampler {shown(name)}; choose one of {', '.join(names)}.{nearest(name, names)}"
     )
 
 

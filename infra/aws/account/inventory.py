@@ -76,12 +76,12 @@ class Inventory:
     def place(self) -> Place:
         return self.settings.place
 
-    def template_for(self, named: Mapping[str, Any]) -> Document:
+    def make_template(self, named: Mapping[str, Any]) -> Document:
         """Return the template that setup deploys; fields of the place that aren't given stay."""
         place = replace(self.place, **named)
         return template(place, with_bucket=self.has_own_bucket or not self.bucket)
 
-    def parameters_for(
+    def make_parameters(
         self, clients: Clients, vpc: str | None, subnets: Sequence[str]
     ) -> dict[str, str]:
         """Return the template's parameters; what isn't given stays as in the last setup.
@@ -124,7 +124,7 @@ def identity(clients: Clients) -> Mapping[str, str]:
     return caller
 
 
-def inventory_of(clients: Clients, region: str) -> Inventory:
+def load_inventory(clients: Clients, region: str) -> Inventory:
     """Return the inventory of an account in a region.
 
     Raises:

@@ -27,7 +27,7 @@ def test_a_run_by_hand() -> None:
 @pytest.mark.parametrize("name", ["same", "dynamic-fluid", "static-fluid:published"])
 def test_series_add_up_and_no_gpu_has_two_trials(name: str) -> None:
     made = Setting(24, offer=offer(4), max_instances=2, profile=PACKED)
-    made = made.but(allocator=lambda: ALLOCATORS[name](made.context()))
+    made = made.but(allocator=lambda: ALLOCATORS[name].build(made.context()))
     played = play(made, by_name("asha", eta=2, max_epochs=8))
     timeline = read(played.entries)
     accounts = account(played.entries, [made.offer])

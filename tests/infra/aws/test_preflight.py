@@ -17,7 +17,7 @@ from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import preflight
-from cloudtune.infra.aws.account.inventory import inventory_of, lines
+from cloudtune.infra.aws.account.inventory import lines, load_inventory
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
@@ -369,7 +369,7 @@ def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
 
 
 def test_missing_quotas_say_what_to_ask_for(access: Access) -> None:
-    now = inventory_of(Clients(endpoint_of(access)), "us-east-1")
+    now = load_inventory(Clients(endpoint_of(access)), "us-east-1")
     account = replace(now, quotas={"on-demand g": 0.0, "spot g": 64.0})
     by_name = {line.what: line for line in lines(account)}
     assert by_name["quota spot g"].note == "64 vCPUs"

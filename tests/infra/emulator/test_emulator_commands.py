@@ -113,6 +113,9 @@ def test_an_emulator_that_ends_in_mid_answer_answers_nothing() -> None:
             with connection:
                 connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[")
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass  # closed with a part of the request unread, it would be reset
 
         thread = threading.Thread(target=half)
         thread.start()

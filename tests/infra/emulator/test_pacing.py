@@ -88,11 +88,11 @@ def test_an_emulated_profile_is_never_faster_than_this_machine() -> None:
 def test_a_run_is_paced_so_that_its_profile_comes_true() -> None:
     timed = pacing.emulated_profile(profile({1.0: 0.3}), V100, 0.25, scale=0.1)
     other = profile({1.0: 70.0}, name="g4dn.12xlarge")
-    assert pacing.core_seconds_of([(other, T4), (timed, V100)], 0.1) == 0.25
+    assert pacing.core_seconds_by_profile([(other, T4), (timed, V100)], 0.1) == 0.25
     for known, machine in ((other, T4), (profile({2.0: 9.0, 4.0: 6.0}), V100)):
-        alone = pacing.core_seconds_of([(known, machine)], 0.1)
+        alone = pacing.core_seconds_by_profile([(known, machine)], 0.1)
         pace = pacing.pace_of(machine.gpu, scale=0.1, core_seconds=alone)
         width = known.widths[0]
         seconds = pace.epoch_seconds / pacing.speedup(width, 1)
         assert seconds == pytest.approx(known.epoch_seconds(width))
-    assert pacing.core_seconds_of([]) is None
+    assert pacing.core_seconds_by_profile([]) is None

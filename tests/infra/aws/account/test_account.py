@@ -14,7 +14,7 @@ from cloudtune.api.experiments import for_renting
 from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies, stack
-from cloudtune.infra.aws.account.inventory import Inventory, inventory_of, lines
+from cloudtune.infra.aws.account.inventory import Inventory, lines, load_inventory
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, template
 from cloudtune.infra.aws.provider import AWS
@@ -48,7 +48,7 @@ def account(
 
 
 def account_now() -> Inventory:
-    return inventory_of(Clients(Endpoint(REGION)), REGION)
+    return load_inventory(Clients(Endpoint(REGION)), REGION)
 
 
 def missing() -> list[str]:

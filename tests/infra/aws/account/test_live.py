@@ -8,7 +8,7 @@ import boto3
 import pytest
 
 from cloudtune.infra.aws.account import live
-from cloudtune.infra.aws.account.inventory import inventory_of
+from cloudtune.infra.aws.account.inventory import load_inventory
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
@@ -74,7 +74,7 @@ def test_it_asks_tries_and_tells(
 @pytest.mark.parametrize("cut", [2, 5])
 def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
-    account = inventory_of(clients, "us-east-1")
+    account = load_inventory(clients, "us-east-1")
     calls = live.LiveCheck(clients, Ec2(endpoint), account, f"cut-{cut}").calls()
     for _ in range(cut):
         next(calls)
@@ -88,7 +88,7 @@ def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
     clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
     fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
     EmulatorControl(emulator.access).add(fault)
-    account = inventory_of(clients, "us-east-1")
+    account = load_inventory(clients, "us-east-1")
     calls = live.LiveCheck(clients, Ec2(endpoint), account, "lost").calls()
     came = [next(calls), next(calls)]
     assert not came[-1].ok

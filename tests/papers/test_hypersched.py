@@ -10,10 +10,10 @@ from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import EndReason, Trial
-from cloudtune.strategies.allocators.hypersched import POLICIES, HyperSchedAllocator
+from cloudtune.papers.hypersched import HyperSched
+from cloudtune.papers.hypersched_rules import Switches
+from cloudtune.papers.hypersched_widths import POLICIES, HyperSchedAllocator
 from cloudtune.strategies.base import Decision, Go, Sampler, Strategy, Verdict, View
-from cloudtune.strategies.hypersched import HyperSched
-from cloudtune.strategies.hypersched_rules import Switches
 from tests.builders import (
     Build,
     Given,

@@ -2,7 +2,7 @@
 
 Source: Liaw et al., "HyperSched: Dynamic Resource Reallocation for Model Development on a
 Deadline" (SoCC 2019), by notes on its published code. This half decides which trials train;
-`allocators/hypersched.py` decides how wide.
+`hypersched_widths.py` decides how wide.
 """
 
 import itertools
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import GPU_ROUNDING, Mode, Trial, TrialId, Width
-from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
-from cloudtune.strategies.hypersched_rules import (
+from cloudtune.papers.hypersched_rules import (
     AS_PUBLISHED,
     Admission,
     Cutoff,
     Switches,
     open_rungs,
 )
+from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
 from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
 
 

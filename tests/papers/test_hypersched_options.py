@@ -13,7 +13,7 @@ from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.planning.make import make_plan
 from cloudtune.planning.problem import problem_of
-from cloudtune.runs.job import choice_of, policy_of, switches_of
+from cloudtune.runs.job import choice_of, policy_of
 from cloudtune.strategies.base import Allocator, Go, Strategy, Task, View
 from tests.builders import Setting, offer, play, profile
 
@@ -214,7 +214,7 @@ def test_h20_an_atom_of_two_gpus_in_a_run(tmp_path: Path) -> None:
 
 def test_what_was_changed_is_shown_by_the_plan(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, "atom: 2, no_speculation: true, use_pausing: false")
-    assert str(switches_of(wanted)) == "use_pausing: false, atom: 2, no_speculation: true"
+    assert str(wanted.strategy.rules) == "use_pausing: false, atom: 2, no_speculation: true"
     planned = make_plan(problem_of(wanted, [SETTING.profile]), Limits(1000.0), runs=1).plan
     assert planned.by == "hypersched (use_pausing: false, atom: 2, no_speculation: true)"
     assert experiment(tmp_path, "").to_json()["strategy"] == "hypersched"

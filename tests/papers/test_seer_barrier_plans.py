@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from cloudtune.model.plans import Allowance, Limits, Plan, Remaining, Rentable
 from cloudtune.model.trial import EndReason
+from cloudtune.papers.seer_barrier import SeerBarrier, binding
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Ask, Explored, explore
 from cloudtune.planners.reserve import Reserve
-from cloudtune.policy.planned.remaining_work import binding
-from cloudtune.strategies.seer_barrier import SeerBarrier
 from tests.builders import LINEAR, Setting, jobs, offer, profile
 
 

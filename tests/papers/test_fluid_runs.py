@@ -10,8 +10,9 @@ import pytest
 
 from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason, Trial, TrialId, Width
+from cloudtune.papers.fluid import PublishedDynamicFluid, StaticFluid
 from cloudtune.policy.registry import ALLOCATORS
-from cloudtune.strategies.allocators.fluid import DynamicFluid, StaticFluid
+from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.allocators.same import SameWidth
 from cloudtune.strategies.base import Allocator, Task, TrialGroup
 from cloudtune.strategies.grid import Sequential
@@ -23,7 +24,7 @@ GRID = by_name("grid", max_epochs=100)
 
 
 def named(name: str) -> Allocator:
-    return ALLOCATORS[name](None)  # type: ignore[arg-type]
+    return ALLOCATORS[name].build(None)  # type: ignore[arg-type]
 
 
 def game(budgets: list[int], *, allocator: Callable[[], Allocator], **changes: object) -> Setting:
@@ -103,7 +104,7 @@ def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
 
 
 def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
-    played = play(game([30, 30], allocator=lambda: DynamicFluid(published=True)), GRID)
+    played = play(game([30, 30], allocator=PublishedDynamicFluid), GRID)
     assert all(result[0] == 1.0 for result in widths(played).values())
     assert any(result[-1] > 1.0 for result in widths(played).values()), "then by what it measured"
     ours = play(game([30, 30], allocator=DynamicFluid), GRID)

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.model.trial import Width
-from cloudtune.strategies.allocators.fluid_rules import scales_down, scales_up, static_fluid
+from cloudtune.papers.fluid import narrowest
+from cloudtune.strategies.allocators.fluid_rules import (
+    scales_down,
+    scales_up,
+    static_fluid,
+    whole_trials,
+)
 
 groups = st.lists(st.floats(0.1, 1000.0), min_size=1, max_size=24)
 gpus = st.integers(1, 32)
@@ -48,15 +54,16 @@ def bound(heights: Sequence[float], count: int, wide: int) -> float:
 
 @given(heights=groups, count=gpus, packed=st.integers(1, 8), wide=widest)
 def test_f04_widths_are_whole(heights: list[float], count: int, packed: int, wide: int) -> None:
-    for repaired in (False, True):
-        for width in static_fluid(heights, count, packed, wide, repaired=repaired):
+    for narrow in (narrowest, whole_trials):
+        for width in static_fluid(heights, count, packed, wide, narrow=narrow):
             assert 1 / packed - 1e-9 <= width <= wide
             parts = width if width >= 1 else 1 / width
             assert abs(parts - round(parts)) < 1e-9
 
 
 def within_twice(heights: list[float], count: int, packed: int, wide: int, *, ours: bool) -> bool:
-    widths = static_fluid(heights, count, packed, min(wide, count), repaired=ours)
+    narrow = whole_trials if ours else narrowest
+    widths = static_fluid(heights, count, packed, min(wide, count), narrow=narrow)
     result = linear(heights, widths, count)
     return result <= 2 * bound(heights, count, min(wide, count)) * (1 + 1e-9)
 
@@ -75,7 +82,7 @@ def test_f05_repaired_always(heights: list[float], count: int, packed: int, wide
 def test_f05_published_may_exceed_the_bound_by_its_packing(packed: int) -> None:
     """Three trials on three GPUs, one a hair below its share: packed by c all the same."""
     heights = [1.0 + 1e-6, 1.0 - 1e-6, 1.0]
-    widths = static_fluid(heights, 3, packed, 1, repaired=False)
+    widths = static_fluid(heights, 3, packed, 1, narrow=narrowest)
     assert min(widths) == 1 / packed
     ratio = linear(heights, widths, 3) / bound(heights, 3, 1)
     assert ratio > packed - 0.01

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import Status, TrialProgress
 from cloudtune.model.trial import Mode, Trial
-from cloudtune.strategies.allocators.hypersched import (
+from cloudtune.papers.hypersched_widths import (
     POLICIES,
     HyperSchedAllocator,
     shared_out,

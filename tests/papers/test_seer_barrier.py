@@ -3,7 +3,7 @@
 import math
 
 from cloudtune.model.plans import Stage
-from cloudtune.strategies.seer_barrier import SeerBarrier
+from cloudtune.papers.seer_barrier import SeerBarrier
 
 SEER = SeerBarrier(trials=10, min_epochs=1, max_epochs=6, eta=2, mode="max")
 

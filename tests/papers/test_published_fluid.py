@@ -13,14 +13,14 @@ from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.policy.registry import ALLOCATORS
 from tests.builders import Setting, by_name, offer, play, profile
-from tests.strategies import published_fluid as theirs
+from tests.papers import published_fluid as theirs
 
 GROUPS, GAMES = theirs.GROUPS, theirs.GAMES
 RECORDED = theirs.DECISIONS.read_text(encoding="utf-8").splitlines()
 
 
 def named(name: str) -> Any:
-    return ALLOCATORS[name](None)  # type: ignore[arg-type]
+    return ALLOCATORS[name].build(None)  # type: ignore[arg-type]
 
 
 def shares(seed: int) -> str:

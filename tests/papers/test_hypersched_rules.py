@@ -4,8 +4,8 @@ from typing import cast
 import numpy as np
 import pytest
 
+from cloudtune.papers.hypersched_rules import Admission, Cutoff, Overhead, Switches
 from cloudtune.strategies.base import View
-from cloudtune.strategies.hypersched_rules import Admission, Cutoff, Overhead, Switches
 
 
 def rung(*scores: float, eta: int, ranked: bool = False) -> Cutoff:

@@ -15,8 +15,8 @@ from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width, rank_key
+from cloudtune.papers.hypersched_rules import AS_PUBLISHED, Overhead, Switches
 from cloudtune.strategies.base import ByWidth, Task, View
-from cloudtune.strategies.hypersched_rules import AS_PUBLISHED, Overhead, Switches
 
 Spread: TypeAlias = Callable[[Sequence[float], int, np.random.Generator], Sequence[int]]
 

@@ -6,9 +6,9 @@ from typing import Any
 from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial, TrialId
+from cloudtune.papers.hypersched import HyperSched
 from cloudtune.strategies.base import Go, Verdict
-from cloudtune.strategies.hypersched import HyperSched
-from tests.strategies.published_hypersched import COUNT, GAMES, Took, names, played, rules
+from tests.papers.published_hypersched import COUNT, GAMES, Took, names, played, rules
 
 
 class Ours:

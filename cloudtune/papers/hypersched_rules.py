@@ -8,7 +8,7 @@ import bisect
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import TrialId, Width
@@ -39,14 +39,6 @@ class Switches:
     fixed_exploration: bool = False
     exploration_ratio: float = 1.0
     assume_linear: bool = False
-
-    def __str__(self) -> str:
-        changed = (rule for rule in fields(self) if getattr(self, rule.name) != rule.default)
-        return ", ".join(f"{rule.name}: {_value(getattr(self, rule.name))}" for rule in changed)
-
-
-def _value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 AS_PUBLISHED = Switches()

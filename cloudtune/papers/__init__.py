@@ -1,0 +1,1 @@
+"""What papers publish, under names of its own: added by entry points, as another package would."""
