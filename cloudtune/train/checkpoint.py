@@ -302,7 +302,7 @@ class CheckpointStore:
     def is_intact(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files unchanged.
 
-        Reads a file for its checksum, unless this machine knows that it is unchanged.
+        Reads a file for its checksum, unless this worker knows that it is unchanged.
 
         Raises:
             StorageError: the storage can't be reached.
@@ -557,7 +557,7 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
 
 
 def _local_unchanged(path: str, manifest: Manifest, name: str) -> Path | None:
-    """Return a file of a checkpoint on this machine that needn't be checked again, or None."""
+    """Return a file of a checkpoint on this machine that needn't be read for a check, or None."""
     fs, folder = storage.filesystem(path)
     if not storage.is_local(fs):
         return None

@@ -1,11 +1,11 @@
 """The files of a checkpoint: their checksums, and whether they have changed since."""
 
 import hashlib
+import os
 import re
 import time
 import zlib
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -15,7 +15,8 @@ _CRC32: Final = "crc32"
 # Checkpoints of cloudtune 0.3 have it.
 _SHA256: Final = "sha256"
 _CHECKSUM: Final = re.compile(rf"{_CRC32}:[0-9a-f]{{8}}|{_SHA256}:[0-9a-f]{{64}}")
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+# Names the agent of this node to its workers.
+AGENT_VARIABLE: Final = "CLOUDTUNE_AGENT"
 # Two ticks of a slow kernel's clock: a change in the tick of the previous one has the same time.
 _TICKS_SECONDS: Final = 0.02
 
@@ -27,7 +28,8 @@ class SavedFile:
     A checksum finds torn and damaged files. It is no protection against someone who can write to
     the storage: they can write the manifest, too.
 
-    `stamp` is the stored file's state on its machine when the checksum was taken, or "".
+    `stamp` is the state of the stored file on a machine's own disk when the checksum was taken, and
+    the agent there; or "".
     """
 
     size: int
@@ -99,10 +101,11 @@ def examine(path: Path) -> SavedFile:
 
 
 def is_unchanged(path: Path, saved: SavedFile) -> bool:
-    """Whether this machine can tell without reading it that a file is still as it was saved.
+    """Whether a worker can tell without reading it that a file is still as it was saved.
 
-    True only on the machine that took its checksum, until that boots again: what the kernel was
-    given but the disk was not is lost then.
+    True only for workers of the agent whose worker took its checksum. An agent ends with its run,
+    so a resumed run reads everything; and with its machine, which may lose what it had not yet
+    written to the disk.
     """
     try:
         return saved.stamp != "" and saved.stamp == _stamp(path)
@@ -111,16 +114,10 @@ def is_unchanged(path: Path, saved: SavedFile) -> bool:
 
 
 def _stamp(path: Path) -> str:
-    """Return what differs once a file has been written, cut or replaced; "" if that is unknown."""
-    boot = _boot()
+    """Return what differs once a file has been written, cut or replaced; "" without an agent."""
+    agent = os.environ.get(AGENT_VARIABLE)
+    if not agent:
+        return ""
     state = path.lstat()
     times = f"{state.st_mtime_ns}/{state.st_ctime_ns}"
-    return f"{boot}/{state.st_dev}/{state.st_ino}/{state.st_size}/{times}" if boot else ""
-
-
-@cache
-def _boot() -> str:
-    try:
-        return _BOOT.read_text("ascii").strip()
-    except OSError:
-        return ""
+    return f"{agent}/{state.st_dev}/{state.st_ino}/{state.st_size}/{times}"
