@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from cloudtune.errors import UsageError
-from cloudtune.train import storage
+from cloudtune.train import node_copies, storage
 from cloudtune.train.progress_cursor import Trained
 from cloudtune.train.saved_files import SavedFile, copy_file, examine, is_unchanged
 
@@ -34,6 +34,8 @@ MANIFEST: Final = "manifest.json"
 # The version of the manifest's format. 1 had a SHA-256 of each file; others are refused.
 VERSION: Final = 2
 _READABLE: Final = (1, VERSION)
+# Asked of S3 at once: each request takes tens of milliseconds before its first byte.
+_REQUEST_BYTES: Final = 16 << 20
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
 
 
@@ -173,11 +175,12 @@ class CheckpointStore:
         """
         source = Path(directory)
         noted = dict(metrics)
-        return self._patience.insist(
-            lambda: self._save(trial_id, epoch, noted, source), self.no_room
-        )
+        self._patience.insist(lambda: self._save(trial_id, epoch, noted, source), self.no_room)
+        return self.path(trial_id, epoch)
 
-    def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
+    def _save(
+        self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path
+    ) -> Manifest:
         folder = uuid.uuid4().hex[:8]
         target = f"{self._folder(trial, epoch)}/{folder}"
         files = {}
@@ -188,7 +191,10 @@ class CheckpointStore:
                 # S3 has no folders, and creating one would require rights on the bucket.
                 if storage.is_local(self._fs):
                     self._fs.create_dir(file.rpartition("/")[0], recursive=True)
-                with path.open("rb") as reader, self._fs.open_output_stream(file) as out:
+                with (
+                    path.open("rb") as reader,
+                    self._fs.open_output_stream(file) as out,
+                ):
                     files[name] = copy_file(reader, out)
         except OSError:
             with storage.best_effort():  # a full storage has no room for half a save
@@ -222,6 +228,7 @@ class CheckpointStore:
             )
         else:
             size = sum(path.stat().st_size for path in _files_of(directory))
+            node_copies.make_room(size)
             place = tempfile.mkdtemp(prefix="cloudtune-", dir=storage.staging_folder(size))
             pending = PendingCheckpoint(trial_id, epoch, place, None)
         try:
@@ -241,7 +248,8 @@ class CheckpointStore:
         the next may be saved. Files outside the storage are `held` then.
         """
         try:
-            return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
+            self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
+            return self.path(pending.trial, pending.epoch)
         except storage.StorageError as error:
             self.failure = str(error)
             # This is the only copy of the epoch: the controller may fetch it before the node goes.
@@ -252,16 +260,18 @@ class CheckpointStore:
             if pending.folder is None and self.held != pending.files:
                 shutil.rmtree(pending.files, ignore_errors=True)
 
-    def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
+    def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> None:
         trial = pending.trial
         epoch = pending.epoch
         source = Path(pending.files)
         if pending.folder is None:
-            return self._save(trial, epoch, dict(metrics), source)
+            manifest = self._save(trial, epoch, dict(metrics), source)
+            node_copies.keep(trial, manifest.folder, source)
+            return
         files = {}
         for path in _files_of(source):
             files[path.relative_to(source).as_posix()] = examine(path)
-        return self._finish(trial, epoch, dict(metrics), pending.folder, files)
+        self._finish(trial, epoch, dict(metrics), pending.folder, files)
 
     def _finish(
         self,
@@ -270,7 +280,7 @@ class CheckpointStore:
         metrics: Mapping[str, float],
         folder: str,
         files: Mapping[str, SavedFile],
-    ) -> str:
+    ) -> Manifest:
         """Write the manifest in one step: an object put on S3, a rename in a local folder."""
         manifest = Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
         target = self._folder(trial, epoch)
@@ -284,7 +294,7 @@ class CheckpointStore:
             for info in storage.entries(self._fs, target):
                 if info.base_name not in {folder, MANIFEST}:
                     storage.delete(self._fs, info)
-        return self.path(trial, epoch)
+        return manifest
 
     def _folder(self, trial_id: str, epoch: int) -> str:
         return f"{self._root}/{trial_id}/epoch-{epoch:05d}"
@@ -311,17 +321,32 @@ class CheckpointStore:
         def look() -> bool:
             try:
                 manifest = read_manifest(path)
-                for name, saved in manifest.files.items():
-                    if _local_unchanged(path, manifest, name) is not None:
-                        continue
-                    with open_file(path, manifest, name) as reader:
-                        if copy_file(reader, like=saved) != saved:
-                            return False
+                if not node_copies.are_kept() or self._is_on_local_disk:
+                    _copy(path, manifest, None)
+                else:
+                    self._fetch(path, manifest)
             except (storage.CheckpointError, FileNotFoundError):
                 return False
             return True
 
         return self._patience.insist(look)
+
+    def _fetch(self, path: str, manifest: Manifest) -> None:
+        """Check a checkpoint by copying it to this node, unless it is there."""
+        save = manifest.trial, manifest.folder
+        with node_copies.one_at_a_time(manifest.trial):
+            if node_copies.find(*save) is not None:
+                return
+            node_copies.make_room(manifest.size)
+            try:
+                place = storage.staging_folder(manifest.size)
+            except OSError:  # the script may need less room
+                _copy(path, manifest, None)
+                return
+            with tempfile.TemporaryDirectory(prefix="cloudtune-", dir=place) as folder:
+                files = Path(folder, "files")
+                _copy(path, manifest, files)
+                node_copies.keep(*save, files)
 
     def is_whole(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files, at their full size.
@@ -471,14 +496,30 @@ def load(path: str, to_directory: Path) -> Manifest:
         CheckpointError: there is none, or one of its files is missing, short or altered.
     """
     manifest = read_manifest(path)
+    files = node_copies.find(manifest.trial, manifest.folder)
+    if files is None or not node_copies.link(files, to_directory):
+        _copy(path, manifest, to_directory)
+    return manifest
+
+
+def _copy(path: str, manifest: Manifest, to_directory: Path | None) -> None:
+    """Copy the files of a stored checkpoint, or only check them.
+
+    Raises:
+        CheckpointError: one of them is missing, short or altered.
+    """
     for name, saved in manifest.files.items():
-        target = to_directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unchanged = _local_unchanged(path, manifest, name)
-            if unchanged is not None:
+        target = Path(os.devnull)
+        if to_directory is not None:
+            target = to_directory / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # it may be a link to a copy that others read
+        unchanged = _local_unchanged(path, manifest, name)
+        if unchanged is not None:
+            if to_directory is not None:
                 shutil.copyfile(unchanged, target)  # by the kernel, at the memory's speed
-                continue
+            continue
+        try:
             with open_file(path, manifest, name) as reader, target.open("wb") as out:
                 copy = copy_file(reader, out, like=saved)
         except FileNotFoundError as error:
@@ -489,7 +530,6 @@ def load(path: str, to_directory: Path) -> Manifest:
                 f"{name} of the checkpoint {path} is corrupt: {copy.size} bytes, "
                 f"{copy.checksum[:20]}; {saved.size} bytes, {saved.checksum[:20]} were saved"
             )
-    return manifest
 
 
 # Of a name on most file systems; and of a path, half of what Linux takes with the storage's.
@@ -503,18 +543,19 @@ def _refuse_malformed(manifest: Manifest) -> None:
     Raises:
         ValueError: it has some.
     """
-    for name in (manifest.folder, *manifest.files):
+    for name in (manifest.trial, manifest.folder, *manifest.files):
         _refuse_name(name)
-    if "/" in manifest.folder:
-        raise ValueError(f"its folder {manifest.folder!r} is not in the checkpoint's own")
+    for folder in (manifest.trial, manifest.folder):
+        if "/" in folder:
+            raise ValueError(f"its folder {folder!r} is within another")
     for name, file in manifest.files.items():
         above = {str(folder) for folder in PurePosixPath(name).parents}
         if above & manifest.files.keys():
             raise ValueError(f"it names {name!r} in what is a file")
         if not file.is_valid:
             raise ValueError(f"the size or the checksum of {name!r} is none")
-    if not isinstance(manifest.trial, str) or not _is_count(manifest.epoch):
-        raise ValueError("its trial or its epoch is none")
+    if not _is_count(manifest.epoch):
+        raise ValueError("its epoch is none")
     trained = manifest.trained
     for number in (manifest.saved_at, trained.gpus, trained.batch_size):
         if number is not None and not math.isfinite(number):
@@ -551,9 +592,11 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     """
     fs, folder = storage.filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
-    if storage.is_local(fs) and Path(file).exists() and not _is_plain(folder, manifest, name):
+    is_local = storage.is_local(fs)
+    if is_local and Path(file).exists() and not _is_plain(folder, manifest, name):
         raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
-    return fs.open_input_stream(file)
+    buffer_size = None if is_local else _REQUEST_BYTES
+    return fs.open_input_stream(file, buffer_size=buffer_size)
 
 
 def _local_unchanged(path: str, manifest: Manifest, name: str) -> Path | None:

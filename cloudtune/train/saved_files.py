@@ -18,7 +18,7 @@ _CHECKSUM: Final = re.compile(rf"{_CRC32}:[0-9a-f]{{8}}|{_SHA256}:[0-9a-f]{{64}}
 # Names the agent of this node to its workers.
 AGENT_VARIABLE: Final = "CLOUDTUNE_AGENT"
 # Two ticks of a slow kernel's clock: a change in the tick of the previous one has the same time.
-_TICKS_SECONDS: Final = 0.02
+TICK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ def copy_file(
 
 def examine(path: Path) -> SavedFile:
     """Return the size, the checksum and the stamp of a file on a disk of this machine."""
-    before = _stamp(path)
+    before = stamp_of(path)
     with path.open("rb") as reader:
         copy = copy_file(reader)
     changed_at = path.stat().st_ctime
     # A later change must show in the stamp.
-    settled = changed_at + _TICKS_SECONDS < time.time() and before == _stamp(path)
+    settled = changed_at + TICK_SECONDS < time.time() and before == stamp_of(path)
     return SavedFile(copy.size, copy.checksum, before if settled else "")
 
 
@@ -108,12 +108,12 @@ def is_unchanged(path: Path, saved: SavedFile) -> bool:
     written to the disk.
     """
     try:
-        return saved.stamp != "" and saved.stamp == _stamp(path)
+        return saved.stamp != "" and saved.stamp == stamp_of(path)
     except OSError:
         return False
 
 
-def _stamp(path: Path) -> str:
+def stamp_of(path: Path) -> str:
     """Return what differs once a file has been written, cut or replaced; "" without an agent."""
     agent = os.environ.get(AGENT_VARIABLE)
     if not agent:

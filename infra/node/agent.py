@@ -32,6 +32,7 @@ from cloudtune.infra.node.lease import Ends, Lease
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, add_to, with_wandb_mode
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
+from cloudtune.train import node_copies
 from cloudtune.train.saved_files import AGENT_VARIABLE
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ class Agent:
         found = {**os.environ} if not folder else add_to(os.environ, {"PYTHONPATH": folder})
         found = with_wandb_mode(add_to(found, self._variables))
         # Its workers trust each other's checksums; see `train/saved_files.py`.
-        environment = {**found, **seen, AGENT_VARIABLE: uuid.uuid4().hex}
+        self._name = uuid.uuid4().hex
+        environment = {**found, **seen, AGENT_VARIABLE: self._name}
         self._forks = Forks(
             training.module, environment, logs / "zygote.log", self._note_exit, folder or None
         )
@@ -294,6 +296,7 @@ class Agent:
         self._forks.close()
         self._outbox.close()
         self._gpus.close()
+        node_copies.drop_all(self._name)
 
     def _place_waiting(self) -> None:
         """Start the sessions for which there is room, in the order of their requests."""

@@ -113,7 +113,7 @@ def test_a_file_that_looks_unchanged_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a resume by the same node's workers trusts isn't enough for what is delivered."""
-    monkeypatch.setattr(saved_files, "_stamp", lambda _path: "of this agent")
+    monkeypatch.setattr(saved_files, "stamp_of", lambda _path: "of this agent")
     source = tmp_path / "made"
     source.mkdir()
     (source / "state.pt").write_text("first")

@@ -1,0 +1,136 @@
+"""What a node keeps of checkpoints whose storage is elsewhere."""
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cloudtune
+from cloudtune.train import checkpoint as checkpoints
+from cloudtune.train import node_copies, saved_files, storage
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, usable
+from cloudtune.train.saved_files import SavedFile
+from tests.builders.values import present
+from tests.train.sessions import run_granted
+
+Reads = list[str]
+
+
+def train(config: dict[str, Any]) -> None:
+    """Write the epochs into a file, from the checkpoint on, and that into `seen`."""
+    epochs = ""
+    checkpoint = cloudtune.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            epochs = Path(folder, "deep/epochs").read_text()
+    for epoch in cloudtune.epochs():
+        epochs += f"{epoch} "
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "deep").mkdir()
+            Path(folder, "deep/epochs").write_text(epochs)
+            cloudtune.report({"acc": epoch / 10}, Checkpoint.from_directory(folder))
+
+
+def on_to(epoch: int, uri: str, restore: str | None) -> str:
+    """Train in a session as far as that; return the last checkpoint."""
+    store = CheckpointStore(uri)
+    reports = run_granted(train, store=store, restore=restore, max_epoch=epoch)
+    return present(reports[-1].checkpoint)
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A node's folder, and its agent."""
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    monkeypatch.setenv("CLOUDTUNE_STAGING", str(staging))
+    monkeypatch.setenv(saved_files.AGENT_VARIABLE, "here")
+    return staging
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    """The names of the files that are read from the storage."""
+    read = []
+    real = checkpoints.open_file
+
+    def open_file(path: str, manifest: Any, name: str) -> Any:
+        read.append(name)
+        return real(path, manifest, name)
+
+    monkeypatch.setattr(checkpoints, "open_file", open_file)
+    return read
+
+
+def text(path: str, to: Path) -> str:
+    checkpoints.load(path, to)
+    return (to / "deep/epochs").read_text()
+
+
+def test_a_trial_that_goes_on_here_downloads_nothing(
+    node: Path, bucket: str, reads: Reads, tmp_path: Path
+) -> None:
+    second = on_to(2, bucket, None)
+    fourth = on_to(4, bucket, second)
+    assert reads == []
+    assert text(fourth, tmp_path / "out") == "1 2 3 4 "
+    assert len(list(node.rglob("epochs"))) == 1, "of a trial only the last save is kept"
+
+
+def test_elsewhere_and_in_a_resumed_run_it_is_downloaded_once(
+    node: Path, bucket: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = on_to(2, bucket, None)
+    monkeypatch.setenv(saved_files.AGENT_VARIABLE, "another")
+    on_to(3, bucket, second)
+    assert reads == ["deep/epochs"]
+
+
+def test_workers_of_a_node_download_once_together(
+    node: Path, bucket: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = on_to(2, bucket, None)
+    monkeypatch.setenv(saved_files.AGENT_VARIABLE, "another")
+    threads = [threading.Thread(target=usable, args=(second,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert reads == ["deep/epochs"]
+
+
+def test_what_a_script_writes_into_its_folder_harms_no_other(
+    node: Path, bucket: str, reads: Reads, tmp_path: Path
+) -> None:
+    second = on_to(2, bucket, None)
+    with Checkpoint.from_storage(second).as_directory() as folder:
+        Path(folder, "deep/epochs").write_text("9 9 ")
+    third = on_to(3, bucket, second)
+    assert text(third, tmp_path / "out") == "1 2 3 "
+    assert reads == ["deep/epochs"]
+
+
+def test_damage_in_the_storage_is_noticed_by_another_node(
+    node: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = on_to(1, bucket, None)
+    second = on_to(2, bucket, first)
+    monkeypatch.setattr(checkpoints, "copy_file", lambda *_, **__: SavedFile(4, "crc32:00000000"))
+    monkeypatch.setenv(saved_files.AGENT_VARIABLE, "another")
+    assert usable(second) is None
+    assert not list(Path(node, "cloudtune-another").glob("*/")), "and it keeps none of it"
+
+
+@pytest.mark.parametrize(("free", "kept"), [(10**6, True), (10**3, False)])
+def test_copies_make_room_for_the_next_save(
+    node: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, free: int, kept: bool
+) -> None:
+    disk = SimpleNamespace(free=free + storage._SPARE_BYTES)
+    on_to(1, bucket, None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    node_copies.make_room(storage._SPARE_BYTES)
+    assert len(list(node.rglob("epochs"))) == kept
