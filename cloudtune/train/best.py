@@ -90,7 +90,7 @@ def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: byte
             fs.create_dir(f"{target}/{name}".rpartition("/")[0], recursive=True)
         with (
             open_file(checkpoint, manifest, name) as reader,
-            fs.open_output_stream(f"{target}/{name}") as out,
+            fs.open_output_stream(f"{target}/{name}", compression=None) as out,
         ):
             if copy_file(reader, out, like=saved) != saved:
                 raise CheckpointError(f"{name} of the checkpoint {checkpoint} is corrupt")

@@ -193,7 +193,7 @@ class CheckpointStore:
                     self._fs.create_dir(file.rpartition("/")[0], recursive=True)
                 with (
                     path.open("rb") as reader,
-                    self._fs.open_output_stream(file) as out,
+                    self._fs.open_output_stream(file, compression=None) as out,
                 ):
                     files[name] = copy_file(reader, out)
         except OSError:
@@ -596,7 +596,8 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     if is_local and Path(file).exists() and not _is_plain(folder, manifest, name):
         raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
     buffer_size = None if is_local else _REQUEST_BYTES
-    return fs.open_input_stream(file, buffer_size=buffer_size)
+    # By default Arrow decompresses by the name.
+    return fs.open_input_stream(file, compression=None, buffer_size=buffer_size)
 
 
 def _local_unchanged(path: str, manifest: Manifest, name: str) -> Path | None:

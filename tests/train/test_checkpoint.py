@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
@@ -298,6 +299,20 @@ def test_a_change_after_the_checksum_is_noticed(
     assert not store.is_intact(path)
     with pytest.raises(CheckpointError, match="is corrupt"):
         load(path, tmp_path / "out")
+
+
+def test_a_compressed_file_is_kept_as_it_is(store: CheckpointStore, tmp_path: Path) -> None:
+    packed = gzip.compress(b"state")
+    source = folder_of(tmp_path / "in", "one")
+    (source / "state.json.gz").write_bytes(packed)
+    saved = store.save("t", 1, {}, source)
+    committed = present(store.commit(present(store.stage("t", 2, source)), {}))
+    for path in (saved, committed):
+        assert store.is_whole(path)
+        load(path, tmp_path / "out")
+        assert (tmp_path / "out" / "state.json.gz").read_bytes() == packed
+        keep_best(store.uri, path, {})
+        assert Path(store.uri, "best", "state.json.gz").read_bytes() == packed
 
 
 def test_no_checkpoint_without_a_whole_manifest(store: CheckpointStore, tmp_path: Path) -> None:
