@@ -34,8 +34,6 @@ MANIFEST: Final = "manifest.json"
 # The version of the manifest's format. 1 had a SHA-256 of each file; others are refused.
 VERSION: Final = 2
 _READABLE: Final = (1, VERSION)
-# Asked of S3 at once: each request takes tens of milliseconds before its first byte.
-_REQUEST_BYTES: Final = 16 << 20
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
 
 
@@ -592,12 +590,9 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     """
     fs, folder = storage.filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
-    is_local = storage.is_local(fs)
-    if is_local and Path(file).exists() and not _is_plain(folder, manifest, name):
+    if storage.is_local(fs) and Path(file).exists() and not _is_plain(folder, manifest, name):
         raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
-    buffer_size = None if is_local else _REQUEST_BYTES
-    # By default Arrow decompresses by the name.
-    return fs.open_input_stream(file, compression=None, buffer_size=buffer_size)
+    return storage.open_file(fs, file)
 
 
 def _local_unchanged(path: str, manifest: Manifest, name: str) -> Path | None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.train import saved_files
+from cloudtune.train import saved_files, storage
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import (
     MANIFEST,
@@ -402,6 +402,19 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
     assert epochs == {"epoch-00002", "epoch-00004"}
     with pytest.raises(CheckpointError, match="there is no checkpoint at s3://"):
         read_manifest("s3://shelf/runs/t/epoch-00001")
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 9, 1000])
+def test_a_large_file_is_read_by_several_requests(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(storage, "_REQUEST_BYTES", 8)
+    data = random.Random(size).randbytes(size)
+    source = folder_of(tmp_path / "in", "one")
+    (source / "large").write_bytes(data)
+    path = CheckpointStore(bucket).save("t", 1, {}, source)
+    load(path, tmp_path / "out")
+    assert (tmp_path / "out" / "large").read_bytes() == data
 
 
 class FailingFileSystem:
