@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -319,32 +320,13 @@ class CheckpointStore:
         def look() -> bool:
             try:
                 manifest = read_manifest(path)
-                if not node_copies.are_kept() or self._is_on_local_disk:
+                if self._is_on_local_disk or _copy_to_node(path, manifest) is None:
                     _copy(path, manifest, None)
-                else:
-                    self._fetch(path, manifest)
             except (storage.CheckpointError, FileNotFoundError):
                 return False
             return True
 
         return self._patience.insist(look)
-
-    def _fetch(self, path: str, manifest: Manifest) -> None:
-        """Check a checkpoint by copying it to this node, unless it is there."""
-        save = manifest.trial, manifest.folder
-        with node_copies.one_at_a_time(manifest.trial):
-            if node_copies.find(*save) is not None:
-                return
-            node_copies.make_room(manifest.size)
-            try:
-                place = storage.staging_folder(manifest.size)
-            except OSError:  # the script may need less room
-                _copy(path, manifest, None)
-                return
-            with tempfile.TemporaryDirectory(prefix="cloudtune-", dir=place) as folder:
-                files = Path(folder, "files")
-                _copy(path, manifest, files)
-                node_copies.keep(*save, files)
 
     def is_whole(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files, at their full size.
@@ -494,10 +476,43 @@ def load(path: str, to_directory: Path) -> Manifest:
         CheckpointError: there is none, or one of its files is missing, short or altered.
     """
     manifest = read_manifest(path)
-    files = node_copies.find(manifest.trial, manifest.folder)
+    files = _copy_to_node(path, manifest)
     if files is None or not node_copies.link(files, to_directory):
         _copy(path, manifest, to_directory)
     return manifest
+
+
+def fetch(path: str) -> None:
+    """Begin to copy the stored checkpoint at `path` to this node's disk, for the `load` to come."""
+
+    def work() -> None:
+        # `load` meets the same error, and raises it.
+        with contextlib.suppress(OSError, storage.CheckpointError):
+            _copy_to_node(path, read_manifest(path))
+
+    if node_copies.are_kept():
+        threading.Thread(target=work, name="fetch", daemon=True).start()
+
+
+def _copy_to_node(path: str, manifest: Manifest) -> Path | None:
+    """Return the folder of this node's copy of a checkpoint; make one, which checks the files.
+
+    None if this process has no agent, or there is no room.
+
+    Raises:
+        CheckpointError: one of them is missing, short or altered.
+    """
+    save = manifest.trial, manifest.folder
+    if not node_copies.are_kept():
+        return None
+    with node_copies.one_at_a_time(manifest.trial):
+        files = node_copies.find(*save)
+        if files is None and node_copies.has_room(manifest.size):
+            with node_copies.new_folder() as folder:
+                _copy(path, manifest, folder / "files")
+                node_copies.keep(*save, folder / "files")
+            files = node_copies.find(*save)
+        return files
 
 
 def _copy(path: str, manifest: Manifest, to_directory: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""What a node keeps of checkpoints whose storage is elsewhere."""
+"""What a node keeps of checkpoints beside their storage."""
 
 import shutil
 import tempfile
@@ -79,6 +79,7 @@ def test_a_trial_that_goes_on_here_downloads_nothing(
     assert reads == []
     assert text(fourth, tmp_path / "out") == "1 2 3 4 "
     assert len(list(node.rglob("epochs"))) == 1, "of a trial only the last save is kept"
+    assert {path.stat().st_mode & 0o077 for path in node.iterdir()} == {0}
 
 
 def test_elsewhere_and_in_a_resumed_run_it_is_downloaded_once(
@@ -122,7 +123,35 @@ def test_damage_in_the_storage_is_noticed_by_another_node(
     monkeypatch.setattr(checkpoints, "copy_file", lambda *_, **__: SavedFile(4, "crc32:00000000"))
     monkeypatch.setenv(saved_files.AGENT_VARIABLE, "another")
     assert usable(second) is None
-    assert not list(Path(node, "cloudtune-another").glob("*/")), "and it keeps none of it"
+    assert not list(Path(node, "cloudtune-another").glob("*/*/")), "and it keeps none of it"
+
+
+def test_without_room_for_copies_workers_download(
+    node: Path, bucket: str, monkeypatch: pytest.MonkeyPatch, reads: Reads
+) -> None:
+    second = on_to(2, bucket, None)
+    monkeypatch.setenv(saved_files.AGENT_VARIABLE, "another")
+    monkeypatch.setattr(node_copies, "_SHARE", 0)
+    on_to(3, bucket, second)
+    assert reads == 2 * ["deep/epochs"], "to check it, and to load it"
+    assert not list(Path(node, "cloudtune-another").rglob("epochs"))
+
+
+def test_on_this_machines_disk_workers_share_a_copy_of_their_own(
+    node: Path,
+) -> None:
+    """Neither what one writes into its folder nor what it deletes there harms the checkpoint."""
+    second = on_to(2, str(node / "store"), None)
+    stored = Checkpoint.from_storage(second)
+    [saved] = Path(second).rglob("epochs")
+    with stored.as_directory() as one, stored.as_directory() as other:
+        inodes = {Path(folder, "deep/epochs").stat().st_ino for folder in (one, other)}
+        assert len(inodes) == 1
+        assert saved.stat().st_ino not in inodes
+        Path(one, "deep/epochs").write_text("9 9 ")
+        Path(one, "deep/epochs").unlink()
+    with stored.as_directory() as folder:
+        assert Path(folder, "deep/epochs").read_text() == "1 2 "
 
 
 @pytest.mark.parametrize(("free", "kept"), [(10**6, True), (10**3, False)])
