@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,11 +138,25 @@ def test_without_room_for_copies_workers_download(
     assert not list(Path(node, "cloudtune-another").rglob("epochs"))
 
 
+def test_the_copy_is_made_while_the_script_makes_its_model(node: Path) -> None:
+    def makes_a_model(config: dict[str, Any]) -> None:
+        give_up = time.monotonic() + 60
+        while not list(node.glob("cloudtune-here/whole/*/*/files/deep/epochs")):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        train(config)
+
+    uri = str(node.parent / "store")
+    second = on_to(2, uri, None)
+    assert not list(node.rglob("epochs")), "staged where it stays"
+    run_granted(makes_a_model, store=CheckpointStore(uri), restore=second, max_epoch=3)
+
+
 def test_on_this_machines_disk_workers_share_a_copy_of_their_own(
     node: Path,
 ) -> None:
     """Neither what one writes into its folder nor what it deletes there harms the checkpoint."""
-    second = on_to(2, str(node / "store"), None)
+    second = on_to(2, str(node.parent / "store"), None)
     stored = Checkpoint.from_storage(second)
     [saved] = Path(second).rglob("epochs")
     with stored.as_directory() as one, stored.as_directory() as other:
