@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cloudtune.train.checkpoint import Manifest, copy_file, open_file, read_manifest
+from cloudtune.train.checkpoint import Manifest, open_file, read_manifest
+from cloudtune.train.saved_files import copy_file
 from cloudtune.train.storage import (
     CheckpointError,
     Patience,
@@ -89,9 +90,9 @@ def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: byte
             fs.create_dir(f"{target}/{name}".rpartition("/")[0], recursive=True)
         with (
             open_file(checkpoint, manifest, name) as reader,
-            fs.open_output_stream(f"{target}/{name}") as out,
+            fs.open_output_stream(f"{target}/{name}", compression=None) as out,
         ):
-            if copy_file(reader, out) != saved:
+            if copy_file(reader, out, like=saved) != saved:
                 raise CheckpointError(f"{name} of the checkpoint {checkpoint} is corrupt")
     write_file(fs, f"{target}/{NOTE}", note)
 

@@ -12,38 +12,30 @@ disk, `commit` uploads them to the storage and makes a checkpoint of them.
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from cloudtune.errors import UsageError
-from cloudtune.train import storage
+from cloudtune.train import node_copies, storage
 from cloudtune.train.progress_cursor import Trained
+from cloudtune.train.saved_files import SavedFile, copy_file, examine, is_unchanged
 
 MANIFEST: Final = "manifest.json"
-# The version of the manifest's format; another version is refused.
-VERSION: Final = 1
-# Files are read in chunks of this size: a checkpoint may be larger than the memory.
-CHUNK_BYTES: Final = 1 << 20
+# The version of the manifest's format. 1 had a SHA-256 of each file; others are refused.
+VERSION: Final = 2
+_READABLE: Final = (1, VERSION)
 EPOCH_FOLDER: Final = re.compile(r"epoch-(\d{5,})")
-
-
-@dataclass(frozen=True)
-class SavedFile:
-    """The size in bytes and the SHA-256 of one file of a checkpoint."""
-
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -74,11 +66,11 @@ class Manifest:
         try:
             document = json.loads(text)
             version = document.pop("version")
-            if version != VERSION:
+            if version not in _READABLE:
                 raise storage.CheckpointError(
                     f"{where} has version {version}; this cloudtune reads {VERSION}"
                 )
-            document["files"] = {k: SavedFile(**v) for k, v in document["files"].items()}
+            document["files"] = {k: SavedFile.from_json(v) for k, v in document["files"].items()}
             document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
             document["trained"] = Trained(**document.get("trained", {}))
             manifest = cls(**document)
@@ -182,11 +174,12 @@ class CheckpointStore:
         """
         source = Path(directory)
         noted = dict(metrics)
-        return self._patience.insist(
-            lambda: self._save(trial_id, epoch, noted, source), self.no_room
-        )
+        self._patience.insist(lambda: self._save(trial_id, epoch, noted, source), self.no_room)
+        return self.path(trial_id, epoch)
 
-    def _save(self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path) -> str:
+    def _save(
+        self, trial: str, epoch: int, metrics: Mapping[str, float], directory: Path
+    ) -> Manifest:
         folder = uuid.uuid4().hex[:8]
         target = f"{self._folder(trial, epoch)}/{folder}"
         files = {}
@@ -197,7 +190,10 @@ class CheckpointStore:
                 # S3 has no folders, and creating one would require rights on the bucket.
                 if storage.is_local(self._fs):
                     self._fs.create_dir(file.rpartition("/")[0], recursive=True)
-                with path.open("rb") as reader, self._fs.open_output_stream(file) as out:
+                with (
+                    path.open("rb") as reader,
+                    self._fs.open_output_stream(file, compression=None) as out,
+                ):
                     files[name] = copy_file(reader, out)
         except OSError:
             with storage.best_effort():  # a full storage has no room for half a save
@@ -231,6 +227,7 @@ class CheckpointStore:
             )
         else:
             size = sum(path.stat().st_size for path in _files_of(directory))
+            node_copies.make_room(size)
             place = tempfile.mkdtemp(prefix="cloudtune-", dir=storage.staging_folder(size))
             pending = PendingCheckpoint(trial_id, epoch, place, None)
         try:
@@ -250,7 +247,8 @@ class CheckpointStore:
         the next may be saved. Files outside the storage are `held` then.
         """
         try:
-            return self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
+            self._patience.insist(lambda: self._commit(pending, metrics), self.no_room)
+            return self.path(pending.trial, pending.epoch)
         except storage.StorageError as error:
             self.failure = str(error)
             # This is the only copy of the epoch: the controller may fetch it before the node goes.
@@ -261,17 +259,18 @@ class CheckpointStore:
             if pending.folder is None and self.held != pending.files:
                 shutil.rmtree(pending.files, ignore_errors=True)
 
-    def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> str:
+    def _commit(self, pending: PendingCheckpoint, metrics: Mapping[str, float]) -> None:
         trial = pending.trial
         epoch = pending.epoch
         source = Path(pending.files)
         if pending.folder is None:
-            return self._save(trial, epoch, dict(metrics), source)
+            manifest = self._save(trial, epoch, dict(metrics), source)
+            node_copies.keep(trial, manifest.folder, source)
+            return
         files = {}
         for path in _files_of(source):
-            with path.open("rb") as reader:
-                files[path.relative_to(source).as_posix()] = copy_file(reader)
-        return self._finish(trial, epoch, dict(metrics), pending.folder, files)
+            files[path.relative_to(source).as_posix()] = examine(path)
+        self._finish(trial, epoch, dict(metrics), pending.folder, files)
 
     def _finish(
         self,
@@ -280,7 +279,7 @@ class CheckpointStore:
         metrics: Mapping[str, float],
         folder: str,
         files: Mapping[str, SavedFile],
-    ) -> str:
+    ) -> Manifest:
         """Write the manifest in one step: an object put on S3, a rename in a local folder."""
         manifest = Manifest(trial, epoch, metrics, folder, files, time.time(), self.trained)
         target = self._folder(trial, epoch)
@@ -294,7 +293,7 @@ class CheckpointStore:
             for info in storage.entries(self._fs, target):
                 if info.base_name not in {folder, MANIFEST}:
                     storage.delete(self._fs, info)
-        return self.path(trial, epoch)
+        return manifest
 
     def _folder(self, trial_id: str, epoch: int) -> str:
         return f"{self._root}/{trial_id}/epoch-{epoch:05d}"
@@ -312,7 +311,7 @@ class CheckpointStore:
     def is_intact(self, path: str) -> bool:
         """Whether the checkpoint at `path` has its manifest and all files unchanged.
 
-        Reads every file once for its SHA-256.
+        Reads a file for its checksum, unless this worker knows that it is unchanged.
 
         Raises:
             StorageError: the storage can't be reached.
@@ -321,10 +320,8 @@ class CheckpointStore:
         def look() -> bool:
             try:
                 manifest = read_manifest(path)
-                for name, saved in manifest.files.items():
-                    with open_file(path, manifest, name) as reader:
-                        if copy_file(reader) != saved:
-                            return False
+                if self._is_on_local_disk or _copy_to_node(path, manifest) is None:
+                    _copy(path, manifest, None)
             except (storage.CheckpointError, FileNotFoundError):
                 return False
             return True
@@ -473,30 +470,81 @@ def standing(path: str) -> str | None:
 
 
 def load(path: str, to_directory: Path) -> Manifest:
-    """Copy the stored checkpoint at `path` into a local folder, checking each file's SHA-256.
+    """Copy the stored checkpoint at `path` into a local folder, checking each file.
 
     Raises:
         CheckpointError: there is none, or one of its files is missing, short or altered.
     """
     manifest = read_manifest(path)
+    files = _copy_to_node(path, manifest)
+    if files is None or not node_copies.link(files, to_directory):
+        _copy(path, manifest, to_directory)
+    return manifest
+
+
+def fetch(path: str) -> None:
+    """Begin to copy the stored checkpoint at `path` to this node's disk, for the `load` to come."""
+
+    def work() -> None:
+        # `load` meets the same error, and raises it.
+        with contextlib.suppress(OSError, storage.CheckpointError):
+            _copy_to_node(path, read_manifest(path))
+
+    if node_copies.are_kept():
+        threading.Thread(target=work, name="fetch", daemon=True).start()
+
+
+def _copy_to_node(path: str, manifest: Manifest) -> Path | None:
+    """Return the folder of this node's copy of a checkpoint; make one, which checks the files.
+
+    None if this process has no agent, or there is no room.
+
+    Raises:
+        CheckpointError: one of them is missing, short or altered.
+    """
+    save = manifest.trial, manifest.folder
+    if not node_copies.are_kept():
+        return None
+    with node_copies.one_at_a_time(manifest.trial):
+        files = node_copies.find(*save)
+        if files is None and node_copies.has_room(manifest.size):
+            with node_copies.new_folder() as folder:
+                _copy(path, manifest, folder / "files")
+                node_copies.keep(*save, folder / "files")
+            files = node_copies.find(*save)
+        return files
+
+
+def _copy(path: str, manifest: Manifest, to_directory: Path | None) -> None:
+    """Copy the files of a stored checkpoint, or only check them.
+
+    Raises:
+        CheckpointError: one of them is missing, short or altered.
+    """
     for name, saved in manifest.files.items():
-        target = to_directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(os.devnull)
+        if to_directory is not None:
+            target = to_directory / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # it may be a link to a copy that others read
+        unchanged = _local_unchanged(path, manifest, name)
+        if unchanged is not None:
+            if to_directory is not None:
+                shutil.copyfile(unchanged, target)  # by the kernel, at the memory's speed
+            continue
         try:
             with open_file(path, manifest, name) as reader, target.open("wb") as out:
-                copy = copy_file(reader, out)
+                copy = copy_file(reader, out, like=saved)
         except FileNotFoundError as error:
             message = f"{name} is missing from the checkpoint {path}"
             raise storage.CheckpointError(message) from error
         if copy != saved:
             raise storage.CheckpointError(
                 f"{name} of the checkpoint {path} is corrupt: {copy.size} bytes, "
-                f"sha256 {copy.sha256[:12]}; {saved.size} bytes, {saved.sha256[:12]} were saved"
+                f"{copy.checksum[:20]}; {saved.size} bytes, {saved.checksum[:20]} were saved"
             )
-    return manifest
 
 
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # Of a name on most file systems; and of a path, half of what Linux takes with the storage's.
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 2048
@@ -508,18 +556,19 @@ def _refuse_malformed(manifest: Manifest) -> None:
     Raises:
         ValueError: it has some.
     """
-    for name in (manifest.folder, *manifest.files):
+    for name in (manifest.trial, manifest.folder, *manifest.files):
         _refuse_name(name)
-    if "/" in manifest.folder:
-        raise ValueError(f"its folder {manifest.folder!r} is not in the checkpoint's own")
+    for folder in (manifest.trial, manifest.folder):
+        if "/" in folder:
+            raise ValueError(f"its folder {folder!r} is within another")
     for name, file in manifest.files.items():
         above = {str(folder) for folder in PurePosixPath(name).parents}
         if above & manifest.files.keys():
             raise ValueError(f"it names {name!r} in what is a file")
-        if not _is_count(file.size) or not _SHA256.fullmatch(str(file.sha256)):
-            raise ValueError(f"the size or the SHA-256 of {name!r} is none")
-    if not isinstance(manifest.trial, str) or not _is_count(manifest.epoch):
-        raise ValueError("its trial or its epoch is none")
+        if not file.is_valid:
+            raise ValueError(f"the size or the checksum of {name!r} is none")
+    if not _is_count(manifest.epoch):
+        raise ValueError("its epoch is none")
     trained = manifest.trained
     for number in (manifest.saved_at, trained.gpus, trained.batch_size):
         if number is not None and not math.isfinite(number):
@@ -556,12 +605,29 @@ def open_file(path: str, manifest: Manifest, name: str) -> Any:
     """
     fs, folder = storage.filesystem(path)
     file = f"{folder}/{manifest.folder}/{name}"
-    if storage.is_local(fs):
-        # The storage itself may be behind a link, but nothing below it may be one.
-        real = Path(os.path.realpath(folder), manifest.folder, name)
-        if Path(file).exists() and not (Path(os.path.realpath(file)) == real and real.is_file()):
-            raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
-    return fs.open_input_stream(file)
+    if storage.is_local(fs) and Path(file).exists() and not _is_plain(folder, manifest, name):
+        raise storage.CheckpointError(f"{name} of the checkpoint {path} is no plain file")
+    return storage.open_file(fs, file)
+
+
+def _local_unchanged(path: str, manifest: Manifest, name: str) -> Path | None:
+    """Return a file of a checkpoint on this machine that needn't be read for a check, or None."""
+    fs, folder = storage.filesystem(path)
+    if not storage.is_local(fs):
+        return None
+    file = Path(folder, manifest.folder, name)
+    unchanged = is_unchanged(file, manifest.files[name]) and _is_plain(folder, manifest, name)
+    return file if unchanged else None
+
+
+def _is_plain(folder: str, manifest: Manifest, name: str) -> bool:
+    """Whether a file is one, and isn't behind a link.
+
+    The storage itself may be behind a link, but nothing below it may be one.
+    """
+    real = Path(os.path.realpath(folder), manifest.folder, name)
+    file = f"{folder}/{manifest.folder}/{name}"
+    return Path(os.path.realpath(file)) == real and real.is_file()
 
 
 def _read_manifest(filesystem: Any, folder: str) -> Manifest:
@@ -575,15 +641,3 @@ def _files_of(folder: Path) -> list[Path]:
     if not paths:
         raise UsageError(f"the checkpoint folder {folder} holds no files")
     return paths
-
-
-def copy_file(reader: BinaryIO, out: BinaryIO | None = None) -> SavedFile:
-    """Copy a file, if `out` is given, and return its size and SHA-256."""
-    digest = hashlib.sha256()
-    size = 0
-    while chunk := reader.read(CHUNK_BYTES):
-        digest.update(chunk)
-        size += len(chunk)
-        if out is not None:
-            out.write(chunk)
-    return SavedFile(size, digest.hexdigest())

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cloudtune.errors import UsageError
 from cloudtune.model.events import EpochReport
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest, usable
+from cloudtune.train.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    fetch,
+    read_manifest,
+    usable,
+)
 from cloudtune.train.progress_cursor import Progress, Trained
 from cloudtune.train.save_times import SaveTimes
 from cloudtune.train.storage import StorageError, tell
@@ -219,6 +225,7 @@ class Session:
             self.epoch = 0
             self.start_epoch = 0
         if self.restore is not None:
+            fetch(self.restore)  # while the script makes its model
             manifest = read_manifest(self.restore)
             self.epoch = self.start_epoch = manifest.epoch
             self.before = manifest.trained

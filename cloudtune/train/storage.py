@@ -8,7 +8,9 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -24,6 +26,10 @@ WAITS: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 LOGS: Final = "logs"
 # A folder on a fast disk where files wait for their upload; by default that of temporary files.
 STAGING_VARIABLE: Final = "CLOUDTUNE_STAGING"
+# A request to S3 takes tens of milliseconds before its first byte, and a connection gets a part of
+# the machine's network.
+_REQUEST_BYTES: Final = 16 << 20
+_REQUESTS_AT_ONCE: Final = 8
 _SPARE_BYTES: Final = 64 << 20  # left free on a disk for other uses
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = ("ACCESS_DENIED", "AccessDenied", "Forbidden")
@@ -164,6 +170,40 @@ def read_file(files: Any, path: str) -> bytes | None:
             return bytes(file.read())
     except FileNotFoundError:
         return None
+
+
+class ReadAhead:
+    """A remote file that is read from its beginning on, by several requests at once."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._size = file.size()
+        self._asked = 0
+        self._requests: deque[Future[bytes]] = deque()
+        self._pool = ThreadPoolExecutor(_REQUESTS_AT_ONCE)
+
+    def __enter__(self) -> "ReadAhead":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._file.close()
+
+    def read(self, _size: int) -> bytes:
+        """Return the next bytes, as many as a request gets; b"" at the end."""
+        while self._asked < self._size and len(self._requests) < _REQUESTS_AT_ONCE:
+            request = self._pool.submit(self._file.read_at, _REQUEST_BYTES, self._asked)
+            self._requests.append(request)
+            self._asked += _REQUEST_BYTES
+        return self._requests.popleft().result() if self._requests else b""
+
+
+def open_file(files: Any, path: str) -> Any:
+    """Open a file to be read once, from its beginning to its end."""
+    if is_local(files):
+        # By default Arrow decompresses by the name.
+        return files.open_input_stream(path, compression=None)
+    return ReadAhead(files.open_input_file(path))
 
 
 def write_file(files: Any, path: str, data: bytes, compression: str | None = "detect") -> None:

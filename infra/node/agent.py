@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from dataclasses import dataclass, field
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -31,6 +32,8 @@ from cloudtune.infra.node.lease import Ends, Lease
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, add_to, with_wandb_mode
 from cloudtune.infra.node.worker import STACKS, STOP_SECONDS
+from cloudtune.train import node_copies
+from cloudtune.train.saved_files import AGENT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +159,10 @@ class Agent:
         folder = training.folder
         # As Ray has it for a folder that it has copied.
         found = {**os.environ} if not folder else add_to(os.environ, {"PYTHONPATH": folder})
-        environment = {**with_wandb_mode(add_to(found, self._variables)), **seen}
+        found = with_wandb_mode(add_to(found, self._variables))
+        # Its workers trust each other's checksums; see `train/saved_files.py`.
+        self._name = uuid.uuid4().hex
+        environment = {**found, **seen, AGENT_VARIABLE: self._name}
         self._forks = Forks(
             training.module, environment, logs / "zygote.log", self._note_exit, folder or None
         )
@@ -290,6 +296,7 @@ class Agent:
         self._forks.close()
         self._outbox.close()
         self._gpus.close()
+        node_copies.drop_all(self._name)
 
     def _place_waiting(self) -> None:
         """Start the sessions for which there is room, in the order of their requests."""

@@ -1,5 +1,6 @@
 """Runs whose process is killed in the middle, and `cloudtune resume`."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -63,6 +64,43 @@ def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) ->
     best = bench.last_report()["best"]
     assert best["epoch"] == 32
     assert (bench.home / "storage" / folder.name / "best").is_dir()
+
+
+def test_a_resumed_run_reads_what_it_goes_on_from(bench: Bench) -> None:
+    # A file so large that its checksum has a stamp, by which this run's own workers trust it.
+    large = "os.truncate(os.open(folder + '/large', os.O_CREAT | os.O_WRONLY), 100_000_000)"
+    path = bench.ready("import time; time.sleep(0.5)", trials=1, first=40, last=40)
+    script = path.with_name("train.py")
+    saves = "torch.save(model.state_dict()"
+    script.write_text(script.read_text().replace(saves, f"{large}; {saves}"))
+    bench.profile()
+    process = bench.start("run", path)
+    wait_for(lambda: bench.recorded('"EpochDone"') > 2)
+    interrupt(process)
+    process.communicate(timeout=600)
+    saved = sorted(bench.home.glob("storage/*/*/epoch-*/manifest.json"))
+    last = saved[-1].parent
+    damage_silently(last)
+
+    bench("resume", "--deadline", "+5m").succeeded("0 instances left")
+    logs = "".join(log.read_text() for log in bench.home.rglob("*.log"))
+    assert f"{last.name} is missing or damaged" in logs
+    assert bench.last_report()["best"]["epoch"] == 40
+
+
+def damage_silently(checkpoint: Path) -> None:
+    """Change a byte of a large file, as a failing disk does: its times and size stay as noted."""
+    manifest = checkpoint / "manifest.json"
+    document = json.loads(manifest.read_text())
+    file = checkpoint / document["folder"] / "large"
+    with file.open("r+b") as data:
+        data.write(b"\1")
+    saved = document["files"]["large"]
+    assert saved["stamp"]
+    state = file.stat()
+    unchanged = saved["stamp"].rpartition("/")[0].rpartition("/")[0]
+    saved["stamp"] = f"{unchanged}/{state.st_mtime_ns}/{state.st_ctime_ns}"
+    manifest.write_text(json.dumps(document))
 
 
 def winner(ledger: Path) -> str:

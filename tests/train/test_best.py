@@ -2,16 +2,19 @@
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloudtune.train import best
+from cloudtune.train import best, saved_files
 from cloudtune.train.best import keep_best, note_of
-from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, copy_file
+from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
+from cloudtune.train.saved_files import copy_file
 from cloudtune.train.storage import CheckpointError, StorageError, delete
+from tests.builders.values import present
 
 FILES = {"state.pt": "first", "tokenizer/vocab.txt": "a b c"}
 ABOUT = {"run": "r-1", "config": {"lr": 0.1}}
@@ -106,6 +109,25 @@ def test_a_kill_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
     assert {path.name for path in Path(store).iterdir()} == {"best", "t07"}, "nothing is left over"
 
 
+def test_a_file_that_looks_unchanged_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a resume by the same node's workers trusts isn't enough for what is delivered."""
+    monkeypatch.setattr(saved_files, "stamp_of", lambda _path: "of this agent")
+    source = tmp_path / "made"
+    source.mkdir()
+    (source / "state.pt").write_text("first")
+    store = CheckpointStore(str(tmp_path / "store"))
+    pending = present(store.stage("t", 1, source))
+    time.sleep(0.05)  # what was written this instant has no stamp
+    checkpoint = present(store.commit(pending, {}))
+    [state] = Path(checkpoint).rglob("state.pt")
+    state.write_text("First")
+    assert store.is_intact(checkpoint)
+    with pytest.raises(CheckpointError, match="is corrupt"):
+        keep_best(store.uri, checkpoint, ABOUT)
+
+
 def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = str(tmp_path / "store")
     keep_best(store, saved(tmp_path), ABOUT)
@@ -116,7 +138,7 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
         keep_best(store, second, ABOUT)
     assert (note_of(f"{store}/best") or {})["epoch"] == 3
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(best, "copy_file", full)

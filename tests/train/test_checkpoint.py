@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import math
 import os
 import random
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 
 from cloudtune.errors import UsageError
+from cloudtune.train import saved_files, storage
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import (
     MANIFEST,
@@ -24,6 +28,7 @@ from cloudtune.train.checkpoint import (
     standing,
     usable,
 )
+from cloudtune.train.saved_files import is_unchanged
 from cloudtune.train.storage import CheckpointError, StorageError, try_storage
 from tests.builders.values import present
 
@@ -109,7 +114,7 @@ def test_the_manifest_is_strict_json(store: CheckpointStore, tmp_path: Path) -> 
         raise AssertionError(f"{word} is no JSON")
 
     document = json.loads((Path(path) / MANIFEST).read_text(), parse_constant=refuse)
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert document["metrics"] == {"loss": "inf"}
     assert read_manifest(path).metrics == {"loss": math.inf}
 
@@ -247,6 +252,69 @@ def test_corruption_is_named(store: CheckpointStore, tmp_path: Path) -> None:
         load(path, tmp_path / "out")
 
 
+def test_a_checkpoint_with_sha256_is_read_and_checked(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    path = store.save("t", 1, {}, folder_of(tmp_path / "in", "good"))
+    manifest = Path(path, MANIFEST)
+    document = json.loads(manifest.read_text())
+    for name, file in document["files"].items():
+        data = Path(path, document["folder"], name).read_bytes()
+        document["files"][name] = {"size": file["size"], "sha256": hashlib.sha256(data).hexdigest()}
+    manifest.write_text(json.dumps({**document, "version": 1}))
+
+    assert content(path, tmp_path / "out") == "good"
+    assert store.is_intact(path)
+    next(Path(path).rglob("state.pt")).write_text("evil")
+    assert not store.is_intact(path)
+    with pytest.raises(CheckpointError, match="is corrupt"):
+        load(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("damage", ["written", "replaced"])
+def test_a_change_after_the_checksum_is_noticed(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setenv(saved_files.AGENT_VARIABLE, "of this run")
+    pending = store.stage("t", 1, folder_of(tmp_path / "in", "good"))
+    assert pending is not None
+    time.sleep(0.05)  # a file that has just been written has no stamp
+    path = store.commit(pending, {})
+    assert path is not None
+    saved = read_manifest(path).files["state.pt"]
+    (file,) = Path(path).rglob("state.pt")
+    assert is_unchanged(file, saved)
+    assert store.is_intact(path)
+    for other in ("of a later run", ""):
+        with monkeypatch.context() as patch:
+            patch.setenv(saved_files.AGENT_VARIABLE, other)
+            assert not is_unchanged(file, saved)
+
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    if damage == "replaced":
+        file.unlink()
+    file.write_text("evil")
+    os.utime(file, ns=times)
+    assert not is_unchanged(file, saved)
+    assert not store.is_intact(path)
+    with pytest.raises(CheckpointError, match="is corrupt"):
+        load(path, tmp_path / "out")
+
+
+def test_a_compressed_file_is_kept_as_it_is(store: CheckpointStore, tmp_path: Path) -> None:
+    packed = gzip.compress(b"state")
+    source = folder_of(tmp_path / "in", "one")
+    (source / "state.json.gz").write_bytes(packed)
+    saved = store.save("t", 1, {}, source)
+    committed = present(store.commit(present(store.stage("t", 2, source)), {}))
+    for path in (saved, committed):
+        assert store.is_whole(path)
+        load(path, tmp_path / "out")
+        assert (tmp_path / "out" / "state.json.gz").read_bytes() == packed
+        keep_best(store.uri, path, {})
+        assert Path(store.uri, "best", "state.json.gz").read_bytes() == packed
+
+
 def test_no_checkpoint_without_a_whole_manifest(store: CheckpointStore, tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "x")
     first = store.save("t", 1, {}, source)
@@ -265,8 +333,8 @@ def test_no_checkpoint_without_a_whole_manifest(store: CheckpointStore, tmp_path
 def test_a_manifest_of_another_version_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
     path = Path(store.save("t", 1, {}, folder_of(tmp_path / "in", "x")))
     text = (path / MANIFEST).read_text()
-    (path / MANIFEST).write_text(text.replace('"version": 1', '"version": 2'))
-    with pytest.raises(CheckpointError, match="has version 2; this cloudtune reads 1"):
+    (path / MANIFEST).write_text(text.replace('"version": 2', '"version": 3'))
+    with pytest.raises(CheckpointError, match="has version 3; this cloudtune reads 2"):
         read_manifest(str(path))
 
 
@@ -334,6 +402,19 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
     assert epochs == {"epoch-00002", "epoch-00004"}
     with pytest.raises(CheckpointError, match="there is no checkpoint at s3://"):
         read_manifest("s3://shelf/runs/t/epoch-00001")
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 9, 1000])
+def test_a_large_file_is_read_by_several_requests(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(storage, "_REQUEST_BYTES", 8)
+    data = random.Random(size).randbytes(size)
+    source = folder_of(tmp_path / "in", "one")
+    (source / "large").write_bytes(data)
+    path = CheckpointStore(bucket).save("t", 1, {}, source)
+    load(path, tmp_path / "out")
+    assert (tmp_path / "out" / "large").read_bytes() == data
 
 
 class FailingFileSystem:

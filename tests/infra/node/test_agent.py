@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -22,8 +23,9 @@ from cloudtune.infra.node.messages import (
     Ready,
 )
 from cloudtune.infra.processes import is_running
+from cloudtune.train.storage import STAGING_VARIABLE
 from tests.guard import is_alive
-from tests.one_node import Node, kinds, node_fixture, part_of, reports, training_in
+from tests.one_node import Node, kinds, node_fixture, node_in, part_of, reports, training_in
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -118,6 +120,27 @@ def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None
     assert kinds(reported) == ["Ready", "Ready", "Epoch"]
     assert [(item["epoch"], item["in_sync"]) for item in reports(reported)] == [(3, True)]
     node.stop("a.2")
+
+
+def test_an_agent_keeps_copies_for_its_workers_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage is on another disk than the folder where saves wait."""
+    monkeypatch.chdir(tmp_path)
+    with TemporaryDirectory(dir="/dev/shm") as staging:
+        monkeypatch.setenv(STAGING_VARIABLE, staging)
+        with node_in(tmp_path, TRAIN, training_in(tmp_path)) as node:
+            node.agent.start(part_of("a.1", 1.0, until=1))
+            (report,) = reports(node.hear("a.1", Epoch))
+            node.stop("a.1")
+            [state] = Path(report["checkpoint"]).rglob("state.pt")
+            state.write_bytes(state.read_bytes()[::-1])
+            node.agent.start(part_of("a.2", 1.0, until=2, checkpoint=report["checkpoint"]))
+            (report,) = reports(node.hear("a.2", Epoch))
+            assert report["epoch"] == 2, "it needed nothing from the storage"
+            node.stop("a.2")
+            assert list(Path(staging).rglob("state.pt"))
+        assert list(Path(staging).iterdir()) == []
 
 
 def test_a_script_learns_when_a_save_is_due_by_losses(node: Node) -> None:
