@@ -48,18 +48,8 @@ def test_only_a_static_plan_keeps_its_fleet(command: Command) -> None:
     job = ("--trials", "32", "--deadline", "5m", "--budget", "$20", *cloud)
     fleets = {}
     for strategy in ("sha", "sha-static"):
-        options = (
-            "--strategy",
-            strategy,
-            "--trials",
-            "32",
-            "--deadline",
-            "5m",
-            "--budget",
-            "$20",
-            *cloud,
-        )
-        plan = command("plan", "experiment.yaml", *options, "-o", "json").succeeded().json["plan"]
+        options = ("--strategy", strategy, *job, "-o", "json")
+        plan = command("plan", "experiment.yaml", *options).succeeded().json["plan"]
         fleets[strategy] = [stage["groups"][0]["instances"] for stage in plan["staged"]["stages"]]
     assert len({*fleets["sha-static"]}) == 1
     assert len({*fleets["sha"]}) > 1
