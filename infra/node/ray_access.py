@@ -3,17 +3,20 @@
 Ray runs any code for callers that it admits, so each run has a random token, without which no
 process of its cluster answers. A cluster on a single machine only listens on the loopback.
 
-`python -m` works like `ray start`, with four differences for which that has no option: a node at
-the loopback address stays there (`ray start` would use the machine's other address), Ray's client
-server, which is unused here, isn't started, a busy machine has longer to start, and it ends once
-the node has left its cluster.
+`python -m` works like `ray start`, with five differences for which that has no option: a node at
+the loopback address stays there (`ray start` would use the machine's other address), what is unused
+here isn't started or imported (Ray's client server and dashboard agent, and commands for Ray Serve,
+jobs and states), a busy machine has longer to start, and it ends once the node has left its
+cluster.
 """
 
 import os
 import secrets
+import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,14 @@ REGISTER_SECONDS = 150.0
 TOKEN_FILE = "ray-token"  # noqa: S105  its name
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  its name
 _LOOPBACK = "127.0.0.1"
+# Of Ray's command line: over half of the seconds that its import takes. Ray goes on without them.
+_UNUSED_COMMANDS = (
+    "ray.serve.scripts",
+    "ray.dashboard.modules.job.cli",
+    "ray.util.state.state_cli",
+)
+_AGENT_OPTION = "--dashboard_agent_command="
+_NO_DASHBOARD = str(Path(__file__).with_name("no_dashboard.py"))
 # Ray reads this to find a machine's own address: with 0 it is the loopback.
 _ELSEWHERE_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -93,11 +104,36 @@ def patient(get_node: Callable[[str, str], Any], seconds: float) -> Callable[[st
     return wait_for_node
 
 
+def without_dashboard(command: Sequence[str], agent: str) -> list[str]:
+    """Return a raylet's command that starts `no_dashboard` in place of Ray's own `agent`, a file.
+
+    Commands of other processes are returned unchanged.
+    """
+    changed = list(command)
+    for number, word in enumerate(command):
+        if word.startswith(_AGENT_OPTION):
+            words = shlex.split(word.removeprefix(_AGENT_OPTION))
+            words[words.index(agent)] = _NO_DASHBOARD
+            changed[number] = _AGENT_OPTION + subprocess.list2cmdline(words)
+    return changed
+
+
 def start() -> None:
     """Run `ray start`."""
-    from ray._private import node, ray_constants, services  # noqa: PLC0415  in this process only
+    # An import of these fails, as if they weren't installed.
+    sys.modules |= dict.fromkeys(_UNUSED_COMMANDS)  # type: ignore[arg-type]
+    from ray import _raylet  # noqa: PLC0415  in this process only
+    from ray._private import node, ray_constants, services  # noqa: PLC0415
     from ray.scripts import scripts  # noqa: PLC0415
 
+    start_process = services.start_ray_process
+    agent = str(Path(services.RAY_PATH) / "dashboard" / "agent.py")
+
+    def start_ray_process(command: list[str], *others: Any, **named: Any) -> Any:
+        return start_process(without_dashboard(command, agent), *others, **named)
+
+    if hasattr(_raylet, "persist_port"):  # an older Ray's agent has more to say
+        services.start_ray_process = start_ray_process
     # Unused here, and it costs seconds at each start.
     node.Node.start_api_server = lambda *_, **__: None
     # Without gRPC it starts no client server.
