@@ -22,6 +22,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.node.early_zygote import started_early
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import Lease, lease_environment
 from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
@@ -274,14 +275,17 @@ def main() -> int:
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     environment = node_environment(join, instance, address)
     say(f"cloudtune-node: joins the cluster at {join.address}")
-    with subprocess.Popen(
-        ray_command(join, instance, address),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as ray:
+    with (
+        started_early(environment, join.gpus) as known,
+        subprocess.Popen(
+            ray_command(join, instance, address),
+            env={**environment, **known},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as ray,
+    ):
         assert ray.stdout is not None
         for line in ray.stdout:
             say(line.rstrip())
