@@ -5,9 +5,9 @@ process of its cluster answers. A cluster on a single machine only listens on th
 
 `python -m` works like `ray start`, with five differences for which that has no option: a node at
 the loopback address stays there (`ray start` would use the machine's other address), what is unused
-here isn't started or imported (Ray's client server and dashboard agent, and commands for Ray Serve,
-jobs and states), a busy machine has longer to start, and it ends once the node has left its
-cluster.
+here isn't started or imported (Ray's client server, its dashboard agent, the agent of runtime
+environments where there are none, commands for Ray Serve, jobs and states), a busy machine has
+longer to start, and it ends once the node has left its cluster.
 """
 
 import os
@@ -16,7 +16,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,45 @@ _UNUSED_COMMANDS = (
     "ray.dashboard.modules.job.cli",
     "ray.util.state.state_cli",
 )
-_AGENT_OPTION = "--dashboard_agent_command="
-_NO_DASHBOARD = str(Path(__file__).with_name("no_dashboard.py"))
+# Set where no process has a runtime environment: all of the cluster is the user's own machine.
+NO_RUNTIME_ENVS = {"CLOUDTUNE_RUNTIME_ENVS": "none"}
+_NO_AGENT = str(Path(__file__).with_name("no_agent.py"))
+
+
+@dataclass(frozen=True)
+class UnusedAgent:
+    """An agent that a raylet would start: its option, its file, and its ports, as in their files.
+
+    `none` is a number that says that there is no such port.
+    """
+
+    option: str
+    file: str
+    ports: tuple[str, ...]
+    none: str
+
+    def replaced(self, word: str) -> str:
+        """Return a raylet's option with `no_agent` in place of this agent; others unchanged."""
+        if not word.startswith(self.option):
+            return word
+        words = shlex.split(word.removeprefix(self.option))
+        place = next(number for number, word in enumerate(words) if word.endswith(self.file))
+        ours = [_NO_AGENT, f"--as={self.none}", *(f"--no-port={port}" for port in self.ports)]
+        return self.option + subprocess.list2cmdline([*words[:place], *ours, *words[place + 1 :]])
+
+
+DASHBOARD = UnusedAgent(
+    "--dashboard_agent_command=",
+    "/ray/dashboard/agent.py",
+    ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
+    "-1",  # as Ray's own says it if it isn't to serve
+)
+RUNTIME_ENVS = UnusedAgent(
+    "--runtime_env_agent_command=",
+    "/ray/_private/runtime_env/agent/main.py",
+    ("runtime_env_agent_port",),
+    "1",  # Ray wants one that could be: nothing connects to it
+)
 # Ray reads this to find a machine's own address: with 0 it is the loopback.
 _ELSEWHERE_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -104,20 +142,6 @@ def patient(get_node: Callable[[str, str], Any], seconds: float) -> Callable[[st
     return wait_for_node
 
 
-def without_dashboard(command: Sequence[str], agent: str) -> list[str]:
-    """Return a raylet's command that starts `no_dashboard` in place of Ray's own `agent`, a file.
-
-    Commands of other processes are returned unchanged.
-    """
-    changed = list(command)
-    for number, word in enumerate(command):
-        if word.startswith(_AGENT_OPTION):
-            words = shlex.split(word.removeprefix(_AGENT_OPTION))
-            words[words.index(agent)] = _NO_DASHBOARD
-            changed[number] = _AGENT_OPTION + subprocess.list2cmdline(words)
-    return changed
-
-
 def start() -> None:
     """Run `ray start`."""
     # An import of these fails, as if they weren't installed.
@@ -127,10 +151,14 @@ def start() -> None:
     from ray.scripts import scripts  # noqa: PLC0415
 
     start_process = services.start_ray_process
-    agent = str(Path(services.RAY_PATH) / "dashboard" / "agent.py")
+    unused = [DASHBOARD]
+    if NO_RUNTIME_ENVS.items() <= os.environ.items():
+        unused.append(RUNTIME_ENVS)
 
     def start_ray_process(command: list[str], *others: Any, **named: Any) -> Any:
-        return start_process(without_dashboard(command, agent), *others, **named)
+        for agent in unused:
+            command = [agent.replaced(word) for word in command]
+        return start_process(command, *others, **named)
 
     if hasattr(_raylet, "persist_port"):  # an older Ray's agent has more to say
         services.start_ray_process = start_ray_process
