@@ -28,7 +28,7 @@ _KIND = socket.AF_UNIX, socket.SOCK_SEQPACKET
 _CREDENTIALS = struct.Struct("3i")  # of the process at the other end: its pid, user and group
 # Variables that Ray and the agent set, and none of the imports reads.
 _OWN = (
-    *("RAY_", "SPT_NOENV", "PYTHONBREAKPOINT"),
+    *("RAY_", "SPT_NOENV", "PYTHONBREAKPOINT", "PWD", "OLDPWD"),
     *("CLOUDTUNE_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "WANDB_MODE"),
 )
 
