@@ -1,17 +1,18 @@
 """An emulator's process that starts while its run is still planned: it imports moto, and waits.
 
 It serves and writes nothing until it is told to whom it belongs, and ends with the process that
-started it. `python -m` is that process.
+started it. Its own side is `service.serve_when_told`.
 """
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-_MODULE = "cloudtune.infra.emulator.early"
+# The option of `service` with which it waits.
+OPTION = "--when-told"
+_COMMAND = (sys.executable, "-m", "cloudtune.infra.emulator.service", OPTION)
 
 
 class EarlyEmulator:
@@ -22,7 +23,7 @@ class EarlyEmulator:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
+            _COMMAND,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -74,31 +75,3 @@ def take() -> EarlyEmulator | None:
     with contextlib.suppress(IndexError):
         return _waiting.pop()
     return None
-
-
-def main() -> None:
-    """Import, wait for the order, and leave it to a child of init; do nothing without an order."""
-    from cloudtune.infra.emulator import server, service  # noqa: PLC0415 - loads moto: two seconds
-
-    assert server
-    order = sys.stdin.read()
-    if not order:
-        return
-    options, environment, log = json.loads(order)
-    pid = os.fork()
-    if pid:
-        sys.stdout.write(str(pid))
-        return
-    os.setsid()
-    os.umask(0o077)
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.environ.clear()
-    os.environ.update(environment)
-    service.main(options)
-
-
-if __name__ == "__main__":
-    main()

@@ -157,6 +157,33 @@ def main(arguments: Sequence[str] | None = None, rules: AccessRules | None = Non
     )
 
 
+def serve_when_told() -> None:
+    """Import, wait for an order on stdin, and let a child of init serve; nothing without an order.
+
+    The other side is `early`.
+    """
+    from cloudtune.infra.emulator import server  # noqa: PLC0415 - loads moto: two seconds
+
+    assert server
+    order = sys.stdin.read()
+    if not order:
+        return
+    options, environment, log = json.loads(order)
+    pid = os.fork()
+    if pid:
+        os.write(1, str(pid).encode())
+        os._exit(0)  # without the interpreter's slow shutdown: it is waited for
+    os.setsid()
+    os.umask(0o077)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    main(options)
+
+
 def abandoned(home: Path, *, end: bool) -> list[str]:
     """Return the machines of `home` that survived their emulator; `end` ends them."""
     instances = home / "instances"
@@ -279,4 +306,7 @@ def _wait_until_gone(home: Path, state: dict[str, Any] | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == [early.OPTION]:
+        serve_when_told()
+    else:
+        main()

@@ -21,9 +21,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def waiting() -> list[psutil.Process]:
-    """Return the early processes of this user that haven't begun."""
+    """Return the processes that have started early, also those that have begun."""
     everyone = psutil.process_iter(["cmdline"])
-    return [it for it in everyone if "cloudtune.infra.emulator.early" in (it.info["cmdline"] or ())]
+    return [it for it in everyone if early.OPTION in (it.info["cmdline"] or ())]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_next_emulator_is_the_early_process(tmp_path: Path, before: set[obje
     with early.started_early(service.environment_here()):
         emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
         process = psutil.Process(emulator.pid)
-        assert "cloudtune.infra.emulator.early" in process.cmdline()
+        assert early.OPTION in process.cmdline()
         assert process.ppid() != psutil.Process().pid, "it is nobody's child here"
         assert "serving" in (tmp_path / "emulator.log").read_text()
         assert early.take() is None, "it is used once"
@@ -57,7 +57,7 @@ def test_one_that_has_died_is_replaced(tmp_path: Path, before: set[psutil.Proces
         (process,) = set(waiting()) - before
         process.kill()
         emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
-        assert "cloudtune.infra.emulator.service" in psutil.Process(emulator.pid).cmdline()
+        assert early.OPTION not in psutil.Process(emulator.pid).cmdline()
     assert stop_emulator(tmp_path, only_if_idle=True)
 
 
