@@ -5,8 +5,8 @@ over through a Unix socket: it says what to be, and passes the zygote's ends of 
 """
 
 import contextlib
+import json
 import os
-import pickle
 import select
 import shutil
 import signal
@@ -16,14 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtune.train.programs.process_tree import die_with_parent
 
 # The address at which a machine's early zygote listens.
 VARIABLE = "CLOUDTUNE_ZYGOTE"
-_ORDER_BYTES = 1 << 17
+_ORDER_BYTES = 1 << 20
 _KIND = socket.AF_UNIX, socket.SOCK_SEQPACKET
 _CREDENTIALS = struct.Struct("3i")  # of the process at the other end: its pid, user and group
 # Variables that Ray and the agent set, and none of the imports reads.
@@ -31,15 +30,6 @@ _OWN = (
     *("RAY_", "SPT_NOENV", "PYTHONBREAKPOINT", "PWD", "OLDPWD"),
     *("CLOUDTUNE_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "WANDB_MODE"),
 )
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a zygote has to be: the function to import, and where, in which environment."""
-
-    train: str
-    folder: str
-    environment: Mapping[str, str]
 
 
 class Adopted:
@@ -86,34 +76,31 @@ def started_early(environment: Mapping[str, str], gpus: int) -> Iterator[dict[st
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def take(order: Order, descriptors: Iterable[int]) -> Adopted | None:
-    """Give a node's early zygote its order, and its control socket and its log; None: it has none.
+def take(
+    train: str, folder: str, environment: Mapping[str, str], descriptors: Iterable[int]
+) -> Adopted | None:
+    """Take a node's early zygote over; None if there is none, or none any more.
 
-    If it dies before it has read them, its end of the control socket is closed.
+    It gets the function to import, the folder and the environment, and the `descriptors` of its
+    control socket and of its log. If it dies before it has read them, that socket is closed.
     """
     address = os.environ.get(VARIABLE)
     if not address:
         return None
+    order = json.dumps([train, folder, dict(environment)]).encode()
     with contextlib.suppress(OSError), socket.socket(*_KIND) as agent:
         agent.connect(address)
         credentials = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         zygote = Adopted(_CREDENTIALS.unpack(credentials)[0])
-        socket.send_fds(agent, [pickle.dumps(order)], list(descriptors))
+        socket.send_fds(agent, [order], list(descriptors))
         return zygote
     return None
 
 
 class Early:
-    """An early zygote's own side: it listens from the start, and obeys once all is imported.
+    """An early zygote's own side: it listens from the start, and obeys once all is imported."""
 
-    Torch and NumPy read the number of threads as they are imported, so it is set before: that of a
-    worker with one of the node's `gpus`.
-    """
-
-    def __init__(self, address: str, gpus: int) -> None:
-        from cloudtune.infra.node.gpu_sharing import NodeGpus  # noqa: PLC0415  half a second at boot
-
-        os.environ["OMP_NUM_THREADS"] = str(NodeGpus(gpus).threads(1.0))
+    def __init__(self, address: str) -> None:
         self._began_with = dict(os.environ)
         self._listener = socket.socket(*_KIND)
         self._listener.bind(address)
@@ -129,21 +116,21 @@ class Early:
         with self._listener, agent:
             data, descriptors, *_ = socket.recv_fds(agent, _ORDER_BYTES, 2)
             credentials = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        order: Order = pickle.loads(data)  # noqa: S301  the folder of the socket is closed to others
+        train, folder, environment = json.loads(data)
         _be_ranked_as(_CREDENTIALS.unpack(credentials)[0])
         control, log = descriptors
         os.set_inheritable(control, True)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-        os.chdir(order.folder)
-        changed = dict(order.environment.items() ^ self._began_with.items())
+        os.chdir(folder)
+        changed = dict(environment.items() ^ self._began_with.items())
         changed.pop("PYTHONPATH", None)
         if not all(name.startswith(_OWN) for name in changed):
-            again = command(control, order.train)
-            os.execve(again[0], again, dict(order.environment))  # noqa: S606
-        self._take_on(order.environment)
-        return control, order.train, dict(order.environment)
+            again = command(control, train)
+            os.execve(again[0], again, environment)  # noqa: S606
+        self._take_on(environment)
+        return control, train, environment
 
     def _take_on(self, environment: Mapping[str, str]) -> None:
         """Have an environment as if it had been there from the start."""

@@ -59,10 +59,10 @@ class Forks:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, **self._environment}
         folder = self._folder or str(Path.cwd())
-        order = early_zygote.Order(self._train, folder, environment)
         with its, self._log.open("ab") as log:
             # The first one only: then it is taken.
-            early = early_zygote.take(order, [its.fileno(), log.fileno()])
+            sent = [its.fileno(), log.fileno()]
+            early = early_zygote.take(self._train, folder, environment, sent)
             self._zygote = early or subprocess.Popen(
                 zygote.command(its.fileno(), self._train, without),
                 cwd=folder,

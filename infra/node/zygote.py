@@ -240,7 +240,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     be_as_our_user()  # the script is theirs
-    early = Early(options.early, options.gpus) if options.early else None
+    early = None
+    if options.early:
+        os.environ["OMP_NUM_THREADS"] = str(_threads_of_a_worker(options.gpus))
+        early = Early(options.early)
     environment = dict(os.environ)
     # Without this, checking for a GPU would break CUDA in every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -258,6 +261,16 @@ def main() -> None:
     gc.freeze()  # imported pages stay shared, because collections don't write to them
     control = socket.socket(fileno=options.control)
     Zygote(control).serve(without)
+
+
+def _threads_of_a_worker(gpus: int) -> int:
+    """Return the threads of a worker with one of a node's GPUs.
+
+    Torch and NumPy read their number as they are imported.
+    """
+    from cloudtune.infra.node.gpu_sharing import NodeGpus  # noqa: PLC0415  half a second
+
+    return NodeGpus(gpus).threads(1.0)
 
 
 def command(control: int, train: str, without: str = "") -> list[str]:
