@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,8 @@ from cloudtune.errors import UsageError, allowed_names, shown
 from cloudtune.model.providers import PROVIDERS
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
@@ -298,6 +301,13 @@ class Provider(Protocol):
         An epoch took `core_seconds` on one core of this machine. Unchanged if nothing is paced.
         """
         return profile
+
+    def early(self, home: Path) -> AbstractContextManager[None]:
+        """Begin to start what `open` will need, while a run is planned; rents nothing.
+
+        What `open` hasn't used by the end of the context has ended.
+        """
+        return nullcontext()
 
     def open(
         self,

@@ -210,7 +210,7 @@ def tune(
     began = home.began()
     options.over(wanted).check(choice_of(wanted))
     make.refuse_endless(wanted, limits_of(wanted))
-    with home.with_module(wanted):
+    with home.with_module(wanted), provider_named(wanted.cloud.provider).early(home.home()):
         prepared = prepare(wanted, profile, began, reporter, pace=pace)
         problem = prepared.problem
         refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
@@ -240,9 +240,10 @@ def carry_out(saved: Job, reporter: Reporter, *, pace: bool = True, force: bool 
     refuse_made_up(
         saved.experiment, [rentable.profile for rentable in saved.rentables], force=force
     )
-    with home.with_module(saved.experiment):
+    provider = provider_named(saved.experiment.cloud.provider)
+    with home.with_module(saved.experiment), provider.early(home.home()):
         dry_run.check_script(saved.experiment)
-        paced = pace and provider_named(saved.experiment.cloud.provider).paced
+        paced = pace and provider.paced
         reporter.on_saved_plan(saved)
         return _carry_out(dataclasses.replace(saved, began=began, paced=paced), reporter)
 

@@ -67,6 +67,7 @@ class Agents:
             whether another agent replaces it.
         leased_until: the Unix time at which all must be gone if nothing more is decided.
         refuse: called with a useless instance, and why it is.
+        answered: called when an agent has answered for the first time, so that it may be `ready`.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Agents:
         leased_until: Callable[[], float],
         *,
         refuse: Callable[[str, str], None] = lambda *_: None,
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._refuse = refuse
+        self._answered = answered
         self._leased_until = leased_until
         self._cluster = cluster
         self._training = training
@@ -136,7 +139,9 @@ class Agents:
             self._take(node, actor)
 
     def _take(self, node: JoinedNode, actor: Any) -> None:
-        agent = _Agent(node, actor, actor.hello.options(concurrency_group="hello").remote())
+        hello = actor.hello.options(concurrency_group="hello").remote()
+        hello.future().add_done_callback(lambda _: self._answered())
+        agent = _Agent(node, actor, hello)
         self._agents[node.instance] = agent
         name = f"agent-{node.instance}"
         agent.thread = threading.Thread(target=self._listen, args=(agent,), name=name, daemon=True)

@@ -275,11 +275,14 @@ class RayHead:
         inherited = {
             name: text for name, text in os.environ.items() if name not in ray_access.FOR_DRIVERS
         }
+        # `connect` sends a folder only where there are no `source_files`.
+        runtime_envs = {} if self.rental.source_files is None else ray_access.NO_RUNTIME_ENVS
         environment = {
             **inherited,
             **ray_access.ray_environment(self._ip, self.token),
             **_ENVIRONMENT,
             **health_checks(self.rental.endpoint.silent_seconds),
+            **runtime_envs,
             "RAY_CLOUD_INSTANCE_ID": head_instance(self.rental.run),
             # Two servers that can't be turned off, each at its own port.
             "AUTOSCALER_METRIC_PORT": str(free_port(self._ip)),

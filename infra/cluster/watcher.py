@@ -74,7 +74,8 @@ class Watcher:
         self._progress = (0, 0)
         self._intents: dict[str, _Intent] = {}
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._hurrying = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
         self._boot_lines = BootLines(head.rental.boot_log, emit)
 
@@ -84,10 +85,15 @@ class Watcher:
         self._boot_lines.start()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
+        self._hurrying.set()
         self._boot_lines.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)  # it may hang in a call to a dead head
+
+    def look_now(self) -> None:
+        """Look again at once: something has changed."""
+        self._hurrying.set()
 
     def expect(
         self,
@@ -115,7 +121,11 @@ class Watcher:
 
     def _watch(self) -> None:
         try:
-            while not self._stopping.wait(_POLL_SECONDS):
+            while True:
+                self._hurrying.wait(_POLL_SECONDS)
+                self._hurrying.clear()
+                if self._stopping:
+                    return
                 self._look()
         except Exception as error:  # noqa: BLE001  the run must learn that it is blind
             self.failure = error

@@ -111,7 +111,9 @@ class CloudWorld:
             self._hear,
             self._note_lost,
             lambda: self._lease_end,
-            refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108  it isn't there yet
+            # The watcher isn't there yet.
+            refuse=lambda *what: self._watcher.refuse(*what),  # noqa: PLW0108
+            answered=lambda: self._watcher.look_now(),  # noqa: PLW0108
         )
         self._rescue = Rescue(head.folder, training, self._agents.call, self._remark)
         self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)

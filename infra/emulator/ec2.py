@@ -29,6 +29,7 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.node import this_machine as local
+from cloudtune.infra.node.boot import LOCAL_VARIABLE
 
 DEFAULT_REGION = "us-east-1"
 _MAC = "02:00:00:00:00:01"
@@ -292,7 +293,7 @@ def _iso(at: float) -> str:
 def _settings(instance: Any) -> dict[str, str]:
     """Return the environment of a machine of its kind; a user's own machine has no pace."""
     if local.is_local(instance.instance_type):
-        return {local.VARIABLE: "1"}
+        return {LOCAL_VARIABLE: "1"}
     kind = pricing.instance_types().get(instance.instance_type)
     gpu = kind.gpu if kind is not None and kind.gpus else ""
     pace = _tags(instance).get(pacing.PACE_TAG, "0")

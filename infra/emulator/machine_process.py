@@ -24,6 +24,7 @@ from cloudtune.infra import processes
 from cloudtune.infra.emulator.machine import Machine
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
+from cloudtune.infra.node.boot import LOCAL_VARIABLE
 
 ID_VARIABLE = "CLOUDTUNE_MACHINE"
 RECORD_NAME = "process.json"
@@ -56,7 +57,7 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
     settings = machine.settings
     (folder / "user-data").write_text(machine.script)
     write_shutdown_command(folder, name, access)
-    own = local.VARIABLE in settings
+    own = LOCAL_VARIABLE in settings
     environment = {
         **(
             local.environment(folder, access.metadata(name))

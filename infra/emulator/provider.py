@@ -3,14 +3,17 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
 from cloudtune.infra.emulator import pacing, service
+from cloudtune.infra.emulator.early import started_early
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine
 from cloudtune.infra.provider import Cloud, Endpoint
@@ -47,6 +50,19 @@ class OnThisMachine(Ec2Speaking):
 
     def check(self, experiment: Experiment) -> None:
         """Do nothing: experiments have everything that is needed."""
+
+    def early(self, home: Path) -> AbstractContextManager[None]:
+        """Start an emulator's process, if `open` will need one and there is a core for it."""
+        if this_machine.cores() == 1 or not self._starts_one(home / self.folder):
+            return nullcontext()
+        return started_early(service.environment_here())
+
+    def _starts_one(self, folder: Path) -> bool:
+        """Whether `open` will start an emulator, as far as one can tell now."""
+        try:
+            return service.find_emulator(folder) is None
+        except UsageError:  # `open` reports it
+            return False
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         emulator = service.find_emulator(home / self.folder)

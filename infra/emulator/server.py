@@ -235,12 +235,12 @@ def serve(
         fd=listener.fileno(),
     )
     forget_old(home / "instances", keep=KEPT_FOLDERS)
-    _warm_up(application)
     application.scenario.replace(faults)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: application.close(only_if_idle=False))
     threading.Thread(target=server.serve_forever, args=[0.1], daemon=True).start()
     _announce(home, access)
+    _warm_up(application)
     try:
         while not application.closing:
             machines.tick()
@@ -270,7 +270,7 @@ def _announce(home: Path, access: Access) -> None:
 
 
 def _warm_up(application: Application) -> None:
-    """Load what moto needs for the first calls, which takes about a second."""
+    """Load what moto needs for the first calls, which takes about a second: they come later."""
     import moto.autoscaling  # noqa: PLC0415 - terminating an instance tells these two
     import moto.elbv2  # noqa: F401, PLC0415
 

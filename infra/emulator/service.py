@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.infra.emulator import early
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine as local
@@ -78,8 +79,7 @@ def ensure_emulator(
         if emulator is None:
             # One may be just ending: two would fight over the machines.
             _wait_until_gone(home, _read_state(home))
-            command = program or (sys.executable, "-m", "cloudtune.infra.emulator.service")
-            emulator = _start(home, [*command, "--boot-seconds", str(boot_seconds)])
+            emulator = _start(home, program, ["--boot-seconds", str(boot_seconds)])
         return emulator
 
 
@@ -157,6 +157,33 @@ def main(arguments: Sequence[str] | None = None, rules: AccessRules | None = Non
     )
 
 
+def serve_when_told() -> None:
+    """Import, wait for an order on stdin, and let a child of init serve; nothing without an order.
+
+    The other side is `early`.
+    """
+    from cloudtune.infra.emulator import server  # noqa: PLC0415 - loads moto: two seconds
+
+    assert server
+    order = sys.stdin.read()
+    if not order:
+        return
+    options, environment, log = json.loads(order)
+    pid = os.fork()
+    if pid:
+        os.write(1, str(pid).encode())
+        os._exit(0)  # without the interpreter's slow shutdown: it is waited for
+    os.setsid()
+    os.umask(0o077)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    main(options)
+
+
 def abandoned(home: Path, *, end: bool) -> list[str]:
     """Return the machines of `home` that survived their emulator; `end` ends them."""
     instances = home / "instances"
@@ -198,10 +225,10 @@ def _faults_at_start() -> list[Fault]:
         raise UsageError(f"{FAULTS_VARIABLE}: {error}") from None
 
 
-def _start(home: Path, command: Sequence[str]) -> Emulator:
+def _start(home: Path, program: Sequence[str], options: Sequence[str]) -> Emulator:
     _faults_at_start()  # a mistake in them is reported here, not in a log
     (home / "emulator.json").unlink(missing_ok=True)
-    pid = _launch(home, [*command, "--home", str(home)])
+    pid = _launch(home, program, [*options, "--home", str(home)])
     deadline = time.monotonic() + LONGEST_START_S
     while time.monotonic() < deadline and _runs(pid):
         emulator = find_emulator(home)
@@ -216,20 +243,29 @@ def _start(home: Path, command: Sequence[str]) -> Emulator:
     )
 
 
-def _launch(home: Path, command: Sequence[str]) -> int:
+def _launch(home: Path, program: Sequence[str], options: Sequence[str]) -> int:
     """Start the emulator as a child of init, so that no caller has to reap it; return its pid."""
-    environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
-    # A user's own machine, as an instance, gets them back.
-    environment |= local.kept_variables(name for name in _KEPT_OUT if name.startswith("AWS_"))
-    environment["CLOUDTUNE_EMULATOR_LOG"] = str(home / "emulator.log")
+    log = str(home / "emulator.log")
+    environment = environment_here()
+    started = None if program else early.take()
+    if started is not None and (pid := started.begin(options, environment, log)):
+        return pid
+    words = program or (sys.executable, "-m", "cloudtune.infra.emulator.service")
     printed = subprocess.run(
-        ["/bin/sh", "-c", _LAUNCH, "sh", *command],
+        ["/bin/sh", "-c", _LAUNCH, "sh", *words, *options],
         check=True,
-        env=environment,
+        env={**environment, "CLOUDTUNE_EMULATOR_LOG": log},
         stdout=subprocess.PIPE,
         start_new_session=True,
     ).stdout
     return int(printed)
+
+
+def environment_here() -> dict[str, str]:
+    """Return the environment of an emulator that this process starts."""
+    environment = {name: value for name, value in os.environ.items() if name not in _KEPT_OUT}
+    # A user's own machine, as an instance, gets them back.
+    return environment | local.kept_variables(name for name in _KEPT_OUT if name.startswith("AWS_"))
 
 
 def _read_state(home: Path) -> dict[str, Any] | None:
@@ -270,4 +306,7 @@ def _wait_until_gone(home: Path, state: dict[str, Any] | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == [early.OPTION]:
+        serve_when_told()
+    else:
+        main()

@@ -13,7 +13,7 @@ from cloudtune.infra.emulator.provider import OnThisMachine, cloud_at
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
 from cloudtune.infra.provider import PRICE_TAG, Cloud, Endpoint
-from cloudtune.infra.refcount import TAKEN, claim
+from cloudtune.infra.refcount import TAKEN, claim, in_use
 from cloudtune.model.catalog import Catalog, InstanceType, Market
 from cloudtune.model.scaling import ScalingProfile
 
@@ -34,6 +34,9 @@ class ThisMachine(OnThisMachine):
         gpus = this_machine(settings.slots).gpus
         price = settings.usd_per_hour(gpus, settings.price)
         return catalog(settings.region, settings.slots, price)
+
+    def _starts_one(self, folder: Path) -> bool:
+        return not in_use(folder)
 
     def capacity(self, settings: Settings) -> Mapping[str, int]:
         return {this_machine(settings.slots).name: 1}

@@ -22,13 +22,21 @@ from http import HTTPStatus
 from pathlib import Path
 
 from cloudtune.infra.environments.delivery import Delivery
+from cloudtune.infra.node.early_zygote import started_early
 from cloudtune.infra.node.gpus import GPUS_VARIABLE, STAND_IN, THREADS_VARIABLE, VISIBLE, own_gpus
 from cloudtune.infra.node.lease import Lease, lease_environment
-from cloudtune.infra.node.ray_access import COMMAND, TOKEN_VARIABLE, ray_environment
+from cloudtune.infra.node.ray_access import (
+    COMMAND,
+    NO_RUNTIME_ENVS,
+    TOKEN_VARIABLE,
+    ray_environment,
+)
 from cloudtune.train.storage import STAGING_VARIABLE
 
 READY = "cloudtune-node ready"
 LOGS_VARIABLE = "CLOUDTUNE_LOGS"
+# Set in the environment of the user's own machine as an instance.
+LOCAL_VARIABLE = "CLOUDTUNE_LOCAL"
 INSTANCE_LABEL = "cloudtune/instance"
 INTENT_LABEL = "cloudtune/intent"
 # The id of this instance, for clouds without metadata.
@@ -232,7 +240,9 @@ def node_environment(join: Join, instance: str, address: str) -> dict[str, str]:
     others = {name: value for name, value in os.environ.items() if name != VISIBLE}
     threads = os.environ.get("OMP_NUM_THREADS", "")  # Ray replaces it by 1
     facts = {GPUS_VARIABLE: uuids, THREADS_VARIABLE: threads, STAGING_VARIABLE: staging()}
-    return {**others, **ours, **facts, **lease_environment(join.until)}
+    # On the user's own machine trials train in a folder that is there already.
+    own = NO_RUNTIME_ENVS if LOCAL_VARIABLE in os.environ else {}
+    return {**others, **ours, **facts, **own, **lease_environment(join.until)}
 
 
 def identity(join: Join) -> tuple[str, str]:
@@ -274,14 +284,17 @@ def main() -> int:
     say(json.dumps({"instance": instance, "address": address, "intent": join.intent}))
     environment = node_environment(join, instance, address)
     say(f"cloudtune-node: joins the cluster at {join.address}")
-    with subprocess.Popen(
-        ray_command(join, instance, address),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as ray:
+    with (
+        started_early(environment, join.gpus) as known,
+        subprocess.Popen(
+            ray_command(join, instance, address),
+            env={**environment, **known},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as ray,
+    ):
         assert ray.stdout is not None
         for line in ray.stdout:
             say(line.rstrip())

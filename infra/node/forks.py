@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from cloudtune.infra.node import zygote
+from cloudtune.infra.node import early_zygote, zygote
 from cloudtune.infra.node.messages import Body, Exited, Fork, Forked, Order, Warm
 
 _MAX_STARTS = 4
@@ -57,12 +57,16 @@ class Forks:
 
     def _start(self, without: str) -> None:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = zygote.command(its.fileno(), self._train, without)
+        environment = {**os.environ, **self._environment}
+        folder = self._folder or str(Path.cwd())
         with its, self._log.open("ab") as log:
-            self._zygote = subprocess.Popen(
-                command,
-                cwd=self._folder,
-                env={**os.environ, **self._environment},
+            # The first one only: then it is taken.
+            sent = [its.fileno(), log.fileno()]
+            early = early_zygote.take(self._train, folder, environment, sent)
+            self._zygote = early or subprocess.Popen(
+                zygote.command(its.fileno(), self._train, without),
+                cwd=folder,
+                env=environment,
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -3,17 +3,21 @@
 Ray runs any code for callers that it admits, so each run has a random token, without which no
 process of its cluster answers. A cluster on a single machine only listens on the loopback.
 
-`python -m` works like `ray start`, with four differences for which that has no option: a node at
-the loopback address stays there (`ray start` would use the machine's other address), Ray's client
-server, which is unused here, isn't started, a busy machine has longer to start, and it ends once
-the node has left its cluster.
+`python -m` works like `ray start`, with five differences for which that has no option: a node at
+the loopback address stays there (`ray start` would use the machine's other address), what is unused
+here isn't started or imported (Ray's client server, its dashboard agent, the agent of runtime
+environments where there are none, commands for Ray Serve, jobs and states), a busy machine has
+longer to start, and it ends once the node has left its cluster.
 """
 
 import os
 import secrets
+import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,51 @@ REGISTER_SECONDS = 150.0
 TOKEN_FILE = "ray-token"  # noqa: S105  its name
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  its name
 _LOOPBACK = "127.0.0.1"
+# Of Ray's command line: over half of the seconds that its import takes. Ray goes on without them.
+_UNUSED_COMMANDS = (
+    "ray.serve.scripts",
+    "ray.dashboard.modules.job.cli",
+    "ray.util.state.state_cli",
+)
+# Set where no process has a runtime environment: all of the cluster is the user's own machine.
+NO_RUNTIME_ENVS = {"CLOUDTUNE_RUNTIME_ENVS": "none"}
+_NO_AGENT = str(Path(__file__).with_name("no_agent.py"))
+
+
+@dataclass(frozen=True)
+class UnusedAgent:
+    """An agent that a raylet would start: its option, its file, and its ports, as in their files.
+
+    `none` is a number that says that there is no such port.
+    """
+
+    option: str
+    file: str
+    ports: tuple[str, ...]
+    none: str
+
+    def replaced(self, word: str) -> str:
+        """Return a raylet's option with `no_agent` in place of this agent; others unchanged."""
+        if not word.startswith(self.option):
+            return word
+        words = shlex.split(word.removeprefix(self.option))
+        place = next(number for number, word in enumerate(words) if word.endswith(self.file))
+        ours = [_NO_AGENT, f"--as={self.none}", *(f"--no-port={port}" for port in self.ports)]
+        return self.option + subprocess.list2cmdline([*words[:place], *ours, *words[place + 1 :]])
+
+
+DASHBOARD = UnusedAgent(
+    "--dashboard_agent_command=",
+    "/ray/dashboard/agent.py",
+    ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
+    "-1",  # as Ray's own says it if it isn't to serve
+)
+RUNTIME_ENVS = UnusedAgent(
+    "--runtime_env_agent_command=",
+    "/ray/_private/runtime_env/agent/main.py",
+    ("runtime_env_agent_port",),
+    "1",  # Ray wants one that could be: nothing connects to it
+)
 # Ray reads this to find a machine's own address: with 0 it is the loopback.
 _ELSEWHERE_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -95,9 +144,24 @@ def patient(get_node: Callable[[str, str], Any], seconds: float) -> Callable[[st
 
 def start() -> None:
     """Run `ray start`."""
-    from ray._private import node, ray_constants, services  # noqa: PLC0415  in this process only
+    # An import of these fails, as if they weren't installed.
+    sys.modules |= dict.fromkeys(_UNUSED_COMMANDS)  # type: ignore[arg-type]
+    from ray import _raylet  # noqa: PLC0415  in this process only
+    from ray._private import node, ray_constants, services  # noqa: PLC0415
     from ray.scripts import scripts  # noqa: PLC0415
 
+    start_process = services.start_ray_process
+    unused = [DASHBOARD]
+    if NO_RUNTIME_ENVS.items() <= os.environ.items():
+        unused.append(RUNTIME_ENVS)
+
+    def start_ray_process(command: list[str], *others: Any, **named: Any) -> Any:
+        for agent in unused:
+            command = [agent.replaced(word) for word in command]
+        return start_process(command, *others, **named)
+
+    if hasattr(_raylet, "persist_port"):  # an older Ray's agent has more to say
+        services.start_ray_process = start_ray_process
     # Unused here, and it costs seconds at each start.
     node.Node.start_api_server = lambda *_, **__: None
     # Without gRPC it starts no client server.

@@ -17,12 +17,10 @@ import psutil
 
 from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
-from cloudtune.infra.node.boot import LOGS_VARIABLE, METADATA_VARIABLE
+from cloudtune.infra.node.boot import LOCAL_VARIABLE, LOGS_VARIABLE, METADATA_VARIABLE
 from cloudtune.infra.node.gpus import Gpu, own_gpus
 from cloudtune.model.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 
-# Set in the environment of this machine's processes as an instance.
-VARIABLE = "CLOUDTUNE_LOCAL"
 _KEPT = "CLOUDTUNE_KEPT_"
 # Variables of the user's shell or of another cluster, which would mislead bash or Ray.
 _LEFT_OUT = ("BASH_ENV", "ENV", "CLOUDTUNE_EMULATOR_LOG")
@@ -131,7 +129,7 @@ def environment(folder: Path, metadata: str) -> dict[str, str]:
         "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{own.get('PATH', os.defpath)}",
         "no_proxy": past_proxies,
         "NO_PROXY": past_proxies,
-        VARIABLE: "1",
+        LOCAL_VARIABLE: "1",
         LOGS_VARIABLE: str(folder / "logs"),
         METADATA_VARIABLE: metadata,
     }

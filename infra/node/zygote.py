@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import psutil
 
 from cloudtune.infra.node import worker
+from cloudtune.infra.node.early_zygote import Early
 from cloudtune.infra.node.messages import Exited, Fork, Forked, Warm
 from cloudtune.infra.node.process_group import Watch
 from cloudtune.private_files import be_as_our_user
@@ -228,20 +229,28 @@ def _fork_can_train() -> bool:
 
 
 def main() -> None:
-    """Import, and serve the agent whose socket is given."""
+    """Import, and serve the agent whose socket is given, or the one that comes."""
     parser = argparse.ArgumentParser(prog="cloudtune.infra.node.zygote")
-    parser.add_argument("--control", type=int, required=True)
-    parser.add_argument("--train", required=True)
+    parser.add_argument("--control", type=int)
+    parser.add_argument("--train")
+    parser.add_argument("--early", help="where to listen for an agent that says the two above")
+    parser.add_argument("--gpus", type=int, help="how many a node with an early zygote has")
     parser.add_argument("--without", default="", help="why the user's module is not imported")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     be_as_our_user()  # the script is theirs
+    early = None
+    if options.early:
+        os.environ["OMP_NUM_THREADS"] = str(_threads_of_a_worker(options.gpus))
+        early = Early(options.early)
     environment = dict(os.environ)
-    folder = Path.cwd()
     # Without this, checking for a GPU would break CUDA in every forked process.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import_all()
+    if early is not None:
+        options.control, options.train, environment = early.obey(command)
+    folder = Path.cwd()
     without = options.without or import_users(options.train)
     if without and not options.without:
         os.chdir(folder)
@@ -254,7 +263,17 @@ def main() -> None:
     Zygote(control).serve(without)
 
 
-def command(control: int, train: str, without: str) -> list[str]:
+def _threads_of_a_worker(gpus: int) -> int:
+    """Return the threads of a worker with one of a node's GPUs.
+
+    Torch and NumPy read their number as they are imported.
+    """
+    from cloudtune.infra.node.gpu_sharing import NodeGpus  # noqa: PLC0415  half a second
+
+    return NodeGpus(gpus).threads(1.0)
+
+
+def command(control: int, train: str, without: str = "") -> list[str]:
     """Return the command of a zygote: its socket's descriptor, and the options of `main`."""
     program = [sys.executable, "-P", "-m", "cloudtune.infra.node.zygote"]
     return [*program, "--control", str(control), "--train", train, "--without", without]

@@ -159,7 +159,7 @@ def called(token: str, ports: dict[int, str]) -> set[str]:
 
 def test_all_of_it_listens_on_the_loopback_only(cluster: Cluster) -> None:
     result = cluster.listening()
-    assert len(result) >= 10, "a GCS, and on head and node a raylet and its agents; the driver"
+    assert len(result) >= 6, "a GCS, and on head and node a raylet and its agent; the driver"
     assert set(result.values()) == {LOOPBACK}
 
 
@@ -174,7 +174,7 @@ def test_no_service_answers_without_the_token(cluster: Cluster) -> None:
     ports = cluster.listening()
     refused = called("", ports)
     assert {line.split()[1] for line in refused} == {"UNAUTHENTICATED"}
-    assert len(refused) == 6, "each service was found"
+    assert len(refused) == 5, "each service was found, but the dashboard agent's, which isn't there"
     assert "NodeInfoGcsService/GetAllNodeInfo OK" in called(cluster.head.token, ports)
 
 
@@ -187,6 +187,12 @@ def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:
     commands = cluster.commands()
     assert any("gcs_server" in command for command in commands)
     assert not [command for command in commands if "ray.util.client" in command]
+
+
+def test_ray_s_dashboard_agents_are_not_started(cluster: Cluster) -> None:
+    commands = cluster.commands()
+    assert any("RuntimeEnvAgent" in command for command in commands)
+    assert not [command for command in commands if "DashboardAgent" in command]
 
 
 def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:

@@ -1,0 +1,67 @@
+"""An emulator's process that starts early: what it becomes, and that it ends unused."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cloudtune.infra.emulator import early, service
+from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
+from cloudtune.infra.processes import is_running
+
+PARENT = """
+import os, signal
+from cloudtune.infra.emulator import early
+early.EarlyEmulator(dict(os.environ))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def waiting() -> list[psutil.Process]:
+    """Return the processes that have started early, also those that have begun."""
+    everyone = psutil.process_iter(["cmdline"])
+    return [it for it in everyone if early.OPTION in (it.info["cmdline"] or ())]
+
+
+@pytest.fixture
+def before() -> Iterator[set[psutil.Process]]:
+    """Return the early processes of others; at the end there are no new ones."""
+    others = set(waiting())
+    yield others
+    assert not set(waiting()) - others
+
+
+def test_the_next_emulator_is_the_early_process(tmp_path: Path, before: set[object]) -> None:
+    with early.started_early(service.environment_here()):
+        emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
+        process = psutil.Process(emulator.pid)
+        assert early.OPTION in process.cmdline()
+        assert process.ppid() != psutil.Process().pid, "it is nobody's child here"
+        assert "serving" in (tmp_path / "emulator.log").read_text()
+        assert early.take() is None, "it is used once"
+    assert is_running(process), "it outlives the context: the run's cloud ends it"
+    assert ensure_emulator(tmp_path).pid == emulator.pid
+    assert stop_emulator(tmp_path, only_if_idle=True)
+
+
+def test_one_that_is_not_needed_ends(before: set[psutil.Process]) -> None:
+    with early.started_early(service.environment_here()):
+        assert set(waiting()) - before
+
+
+def test_one_that_has_died_is_replaced(tmp_path: Path, before: set[psutil.Process]) -> None:
+    with early.started_early(service.environment_here()):
+        (process,) = set(waiting()) - before
+        process.kill()
+        emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
+        assert early.OPTION not in psutil.Process(emulator.pid).cmdline()
+    assert stop_emulator(tmp_path, only_if_idle=True)
+
+
+def test_it_ends_with_who_started_it(before: set[psutil.Process]) -> None:
+    subprocess.run([sys.executable, "-c", PARENT], check=False)
+    _, alive = psutil.wait_procs(set(waiting()) - before, timeout=60.0)
+    assert not alive
