@@ -25,6 +25,8 @@ from cloudtune.strategies.seer_rules import APART
 # About how many reports a played run should have, if the best offer trains all of the time. Starts,
 # stops and faster offers make several times as many events of them.
 _REPORTS = 120
+# Most trials of a search end at their first rungs, and so report more often than every `step`.
+_EPOCHS_EACH = 8
 # The same where its trials stand for several: that changes its figures less than another part.
 _FEWEST_REPORTS = 40
 # A smaller run has at least so many instances of the best offer, or so many parts of them.
@@ -72,7 +74,8 @@ class SmallerRun:
         if math.isinf(epochs):
             return cls()
         step = max(1, min(round(epochs / _REPORTS), last // _LEAST_REPORTS))
-        times = epochs / step / _REPORTS
+        reports = epochs / min(step, _EPOCHS_EACH)
+        times = reports / _REPORTS
         shared = best.offer.instance_type.host_permille > 0  # one machine, on which few have room
         if strategy not in _DIVISIBLE or times <= 1 or shared:
             return cls(step=step)
@@ -85,7 +88,7 @@ class SmallerRun:
         }
         trained = last * best.epoch_seconds(best.cheapest_width)
         slowest = _SLOWEST * _rented_seconds(best, means) / trained
-        slowdown = max(1.0, min(epochs / step / parts / _FEWEST_REPORTS, slowest))
+        slowdown = max(1.0, min(reports / parts / _FEWEST_REPORTS, slowest))
         return cls(parts, step, slowdown, slices)
 
     @property
