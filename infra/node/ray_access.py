@@ -51,11 +51,17 @@ class UnusedAgent:
     none: str
 
     def replaced(self, word: str) -> str:
-        """Return a raylet's option with `no_agent` in place of this agent; others unchanged."""
+        """Return a raylet's option with `no_agent` in place of this agent; others unchanged.
+
+        So is one that another Ray writes in another way: its own agent starts.
+        """
         if not word.startswith(self.option):
             return word
         words = shlex.split(word.removeprefix(self.option))
-        place = next(number for number, word in enumerate(words) if word.endswith(self.file))
+        places = [number for number, word in enumerate(words) if word.endswith(self.file)]
+        if len(places) != 1:
+            return word
+        [place] = places
         ours = [_NO_AGENT, f"--as={self.none}", *(f"--no-port={port}" for port in self.ports)]
         return self.option + subprocess.list2cmdline([*words[:place], *ours, *words[place + 1 :]])
 
