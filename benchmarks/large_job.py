@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cloudtune.model.catalog import InstanceType
 
 _EPOCH = 300.0  # seconds on one GPU that costs a dollar an hour
-_TRAIN = "def train(config, epochs):\n    yield {'loss': 0.0}\n"
+TRAIN = "def train(config, epochs):\n    yield {'loss': 0.0}\n"
 _EXPERIMENT = """\
 name: large
 train: train.py:train
@@ -41,7 +41,7 @@ cloud:
 
 def write(folder: Path, seed: int = 0) -> tuple[Path, Path]:
     """Write an experiment and a profile of all types; return their files."""
-    (folder / "train.py").write_text(_TRAIN, encoding="utf-8")
+    (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     experiment, profile = folder / "experiment.yaml", folder / "all.json"
     experiment.write_text(_EXPERIMENT, encoding="utf-8")
     store.write(profile, profiles(seed))

@@ -1,6 +1,9 @@
-"""How long `cloudtune plan` takes, cold: the example, and 512 and 10,000 trials on all types.
+"""How long `cloudtune plan` takes, cold: the example, large jobs of stages, and searches.
 
-    python -m benchmarks.plan_time [--repeats 5]
+    python -m benchmarks.plan_time [--repeats 5] [--only searches]
+
+The large job has 512 and 10,000 trials on all types. A search is by default: a script that never
+ran, all types of AWS on both markets, and a plan that names no other thing than its two limits.
 
 Each command is a process of its own with its imports, in a CLOUDTUNE_HOME of its own. Prints the
 median seconds by the clock and of the processor (others may work on the same machine).
@@ -22,6 +25,14 @@ from statistics import median
 from benchmarks import large_job
 from benchmarks.runner import parser
 
+_SEARCH = """\
+train: train.py:train
+metric: {name: loss, mode: min}
+search: {lr: {loguniform: [1e-4, 1]}, width: {choice: [8, 16, 32]}}
+epochs: {max: 54}
+"""
+_LIMITS = (("$5", "20m"), ("$20", "1h"), ("$100", "2h"), ("$10", "72h"), ("$5000", "72h"))
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples/digits/experiment.yaml"
 
@@ -35,13 +46,30 @@ class Case:
 
 
 def main() -> None:
-    given = parser(__doc__, repeats=5).parse_args()
+    arguments = parser(__doc__, repeats=5)
+    arguments.add_argument("--only", choices=("stages", "searches"))
+    given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ct-plan-time-") as folder:
         os.environ["CLOUDTUNE_HOME"] = str(Path(folder) / "home")
-        whole(cases(Path(folder)), given.repeats)
+        if given.only != "searches":
+            whole(stages(Path(folder)), given.repeats)
+        if given.only != "stages":
+            whole(searches(Path(folder)), given.repeats)
 
 
-def cases(folder: Path) -> list[Case]:
+def searches(folder: Path) -> list[Case]:
+    """Return plans of a search by its limits."""
+    experiment = folder / "search.yaml"
+    experiment.write_text(_SEARCH, encoding="utf-8")
+    (folder / "train.py").write_text(large_job.TRAIN, encoding="utf-8")
+    named = (str(experiment), "--provider", "aws")
+    return [
+        Case(f"search, {budget}, {deadline}", (*named, "--budget", budget, "--deadline", deadline))
+        for budget, deadline in _LIMITS
+    ]
+
+
+def stages(folder: Path) -> list[Case]:
     """Return the commands; the large job with three deadlines, in times of the fastest plan's."""
     experiment, profile = large_job.write(folder)
     large = (str(experiment), "--profile", str(profile))

@@ -34,7 +34,7 @@ _INSTANCES = 4
 _SLICES = 2
 # A whole training takes at most this share of the time on all GPUs of a smaller machine.
 _TRAINING = 0.25
-# Trials that stand for several take at most this share of the time to train to their last epoch.
+# Trials that stand for several start and train to their last epoch in this share of the time.
 _SLOWEST = 0.1
 # Trials report at least so often in a whole training.
 _LEAST_REPORTS = 2
@@ -86,8 +86,8 @@ class SmallerRun:
             rentable.offer.instance_type.name: min(parts, _most_slices(rentable, training))
             for rentable in rentables
         }
-        trained = last * best.epoch_seconds(best.cheapest_width)
-        slowest = _SLOWEST * _rented_seconds(best, means) / trained
+        whole = best.profile.start.mean + last * best.epoch_seconds(best.cheapest_width)
+        slowest = _SLOWEST * _training_seconds(best, means) / whole
         slowdown = max(1.0, min(reports / parts / _FEWEST_REPORTS, slowest))
         return cls(parts, step, slowdown, slices)
 
@@ -213,10 +213,11 @@ def _instances(best: Rentable, means: Means) -> int:
     return means.buy(best).instances if math.isfinite(means.seconds) else best.most
 
 
-def _rented_seconds(best: Rentable, means: Means) -> float:
-    """Return how long the fleet may be rented, by the deadline and the money."""
+def _training_seconds(best: Rentable, means: Means) -> float:
+    """Return how long a fleet may train, by the deadline and the money."""
     price = _instances(best, means) * best.offer.usd_per_second
-    return min(means.seconds, means.dollars / price) if price > 0 else means.seconds
+    rented = min(means.seconds, means.dollars / price) if price > 0 else means.seconds
+    return max(0.0, rented - best.idle_seconds)
 
 
 def _most_parts(best: Rentable, means: Means, training: float) -> int:
