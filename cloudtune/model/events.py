@@ -38,7 +38,7 @@ class InstanceLaunched:
 
 @dataclass(frozen=True)
 class InstanceBooting:
-    """What a booting instance does now, in its boot script's words, for people."""
+    """What a booting instance does, in its boot script's words, or why it waits, for people."""
 
     at: float
     intent: str

@@ -48,6 +48,7 @@ class _Intent:
     over: bool = False
     released_at: float | None = None
     releases: int = 0
+    queued: str = ""
     listed_at: float | None = None
 
 
@@ -73,6 +74,7 @@ class Watcher:
         self._idle_looks = 0
         self._progress = (0, 0)
         self._intents: dict[str, _Intent] = {}
+        self._queue_reasons: set[str] = set()
         self._lock = threading.Lock()
         self._stopping = False
         self._hurrying = threading.Event()
@@ -161,7 +163,10 @@ class Watcher:
             instance = instances.get(intent)
             if instance is None:
                 self._note_missing(intent, watched)
-            if instance is None or instance.state == QUEUED:
+            if instance is None:
+                continue
+            if instance.state == QUEUED:
+                self._note_queued(intent, watched, instance.reason)
                 continue
             watched.listed_at = unix_time()
             if not watched.launched:
@@ -179,6 +184,13 @@ class Watcher:
             watched.over = True
             self._boot_lines.end(intent)
             self._emit(lambda at: events.InstanceGone(at, intent, at, events.FORGOTTEN))
+
+    def _note_queued(self, intent: str, watched: _Intent, reason: str) -> None:
+        """Report why an instance waits in a cluster's queue, if it does so at two looks."""
+        if reason and reason == watched.queued and reason not in self._queue_reasons:
+            self._queue_reasons.add(reason)
+            self._emit(partial(events.InstanceBooting, intent=intent, line=reason))
+        watched.queued = reason
 
     def _tell_launch(self, intent: str, watched: _Intent, instance: Instance) -> None:
         # EC2's times are whole seconds, rounded down: a launch isn't earlier than its request, nor
