@@ -12,7 +12,6 @@ from typing import Any
 from cloudtune.errors import ExperimentError, UsageError, shown
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
-from cloudtune.running.observation import ask_options, watch
 from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
 from cloudtune.script.functions import mentions
 from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
@@ -112,6 +111,9 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     Raises:
         UsageError: there is no such script, nothing in it can be tuned, or it fails.
     """
+    # Here alone: it imports Ray, which takes half a second, and a plan does without.
+    from cloudtune.running.observation import ask_options, watch  # noqa: PLC0415
+
     function = read_function(script)
     if function is not None:
         if not function.tuned:  # argparse.Namespace(**config)

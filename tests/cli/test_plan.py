@@ -2,7 +2,10 @@
 
 import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,8 @@ from tests.bench import Command
 from tests.builders.values import present
 from tests.display.test_run_screen import printed
 from tests.infra.heads.test_launch import REMOTE
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "experiment.yaml"
 
 
 def test_everything_that_a_person_wants_to_know_before_paying(command: Command) -> None:
@@ -333,3 +338,23 @@ def test_trials_without_any_limit(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text("\n".join(li for li in path.read_text().splitlines() if "limits" not in li))
     command("plan", path, "--objective", "trials").refused("set --deadline or --budget")
+
+
+def test_a_plan_imports_neither_ray_nor_torch(tmp_path: Path) -> None:
+    """They take a second, and nothing is rented or trained."""
+    code = (
+        "import sys\n"
+        "from cloudtune.cli.main import main\n"
+        f"sys.argv = ['cloudtune', 'plan', {str(DIGITS)!r}]\n"
+        "try:\n    main()\n"
+        "finally:\n    print({'ray', 'torch', 'moto'} & set(sys.modules))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "CLOUDTUNE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\nset()\n")
