@@ -547,11 +547,13 @@ def _no_result(planned: Planned) -> str:
     takes = "; ".join(needs(planned.problem, epochs) for epochs in (1, experiment.span.max))
     quotas = experiment.cloud.vcpu_quotas.items()
     quota = ", ".join(f"{vcpus} vCPUs of {name}" for name, vcpus in quotas if name != THIS_MACHINE)
+    start = experiment.charges.head_start
+    head = f"The head's start takes {format_seconds(start)} of the deadline. " if start else ""
     return (
         f"no trial finishes its first {experiment.scale.unit} within "
         f"{_limits_text(planned)}, in any of {planned.plan.forecast.samples} simulated runs. "
-        f"{takes[0].upper()}{takes[1:]}. Raise --deadline or --budget (--force runs it all the "
-        "same)" + (f". The account's vCPU quota allows {quota} at once" if quota else "")
+        f"{takes[0].upper()}{takes[1:]}. {head}Raise --deadline or --budget (--force runs it all "
+        "the same)" + (f". The account's vCPU quota allows {quota} at once" if quota else "")
     )
 
 

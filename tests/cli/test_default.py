@@ -194,6 +194,15 @@ def test_limits_below_one_epoch_say_what_it_takes(command: Command) -> None:
     assert "no trial finishes its first epoch within deadline 40s, budget $2.00" in said.err
     assert "raining one trial for 1 epoch takes" in said.err
     assert "raining one trial for 16 epochs takes" in said.err
+    assert "head" not in said.err
+
+
+def test_a_deadline_that_a_heads_start_uses_up_says_so(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    path.write_text(f"{path.read_text()}charges: {{head: $0.1, head_seconds: 8m}}\n")
+    said = command("plan", "experiment.yaml", "--deadline", "8m30s", "--budget", "$2")
+    assert said.code == 3
+    assert "The head's start takes 8m of the deadline. Raise --deadline" in said.err
 
 
 def test_half_and_twice_the_budget_are_their_plans(
