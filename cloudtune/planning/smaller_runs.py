@@ -142,6 +142,8 @@ class SmallerRun:
 
     def whole(self, figures: Figures, fleet: Mapping[Offer, int]) -> Figures:
         """Return the figures of the whole run from those of the smaller one, and its fleet."""
+        if self.parts == 1:
+            return replace(figures, trials=round(figures.trials * self.slowdown))
         instances = sum(count * self.parts / self._slices(o) for o, count in fleet.items())
         return replace(
             figures,
