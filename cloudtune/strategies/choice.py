@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Rentable
@@ -59,7 +58,7 @@ class Offers:
 
     def _decide(self, view: View) -> None:
         """Rank the offers by what is known of their speeds now; choose by that."""
-        means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
+        means = self.means._replace(seconds=view.seconds_left, dollars=view.dollars_left)
         corrected = [view.on_average(rentable) for rentable in self.rentables]
         ranked = by_worth(corrected, means)
         offer = self.race.decide(view, self.chosen.offer, ranked, means)
@@ -98,7 +97,7 @@ class Offers:
         one = self.rentable(offer)
         if not self.race.on or not self.race.could_replace(view, one, self.chosen):
             return False
-        means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
+        means = self.means._replace(seconds=view.seconds_left, dollars=view.dollars_left)
         return self.race.replaces(one, self.chosen, means)
 
     def fills(self, view: View, rentable: Rentable, count: int) -> bool:
@@ -111,7 +110,7 @@ class Offers:
         if not self._until_limits or math.isinf(seconds) or math.isinf(view.dollars_left):
             return True
         dollars = count * rentable.offer.usd_per_second * seconds
-        rest = replace(self.means, seconds=seconds, dollars=dollars)
+        rest = self.means._replace(seconds=seconds, dollars=dollars)
         later = rest.buy(view.on_average(self.chosen)).epochs
         return rest.buy(view.on_average(rentable)).epochs >= later
 
@@ -134,7 +133,7 @@ class Offers:
         asked = offer, backoff.refusals, backoff.no_shows
         if asked != self._asked:
             self._asked = asked
-            means = replace(self.means, seconds=view.seconds_left, dollars=view.dollars_left)
+            means = self.means._replace(seconds=view.seconds_left, dollars=view.dollars_left)
             expected = [view.on_average(each) for each in self.rentables]
             self._answer = by_worth_after_waits(view, expected, means)[0].offer
         return self.rentable(self._answer)

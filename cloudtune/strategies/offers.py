@@ -8,7 +8,7 @@ another whole instance buys training on smaller ones.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloudtune.model.plans import Limits, Rentable
 
@@ -18,8 +18,7 @@ ROUND = 0.25
 FILLERS = 4
 
 
-@dataclass(frozen=True)
-class Purchase:
+class Purchase(NamedTuple):
     """How many instances of one offer to rent, and the dollars per second that these leave.
 
     Without a budget that is inf.
@@ -56,8 +55,7 @@ def paid_for(dollars: float, price: float, seconds: float, most: int) -> Purchas
     return Purchase(instances, max(0.0, rate - instances * price))
 
 
-@dataclass(frozen=True)
-class Means:
+class Means(NamedTuple):
     """What a run may still use: seconds, dollars and instances at once; inf is no limit.
 
     Trials train to `last_epoch` at most, `trials_at_once` of them on average: other GPUs are idle.
@@ -96,8 +94,7 @@ class Means:
         return Means(self.seconds, dollars, instances, self.last_epoch, self.trials_at_once)
 
 
-@dataclass(frozen=True)
-class Bought:
+class Bought(NamedTuple):
     """Instances of one offer until the end, the epochs that they train, and their bill."""
 
     instances: int
@@ -133,4 +130,9 @@ def epochs_bought(rentable: Rentable, means: Means, fillers: Sequence[Rentable])
     rest = means.less(bought)
     if math.isinf(means.dollars) or rest.dollars <= 0 or rest.instances < 1:
         return bought.epochs
-    return bought.epochs + max(rest.buy(filler).epochs for filler in (rentable, *fillers))
+    more = 0.0
+    for filler in (*fillers, rentable):
+        # Most can't buy more than the first, even if they booted in no time.
+        if more * filler.epoch_dollars < rest.dollars:
+            more = max(more, rest.buy(filler).epochs)
+    return bought.epochs + more

@@ -305,7 +305,7 @@ class Race:
         if seconds <= 0:
             return 0.0
         share = 1.0 if math.isinf(seconds) else seconds / means.seconds
-        rest = replace(means, seconds=seconds, dollars=means.dollars * share)
+        rest = means._replace(seconds=seconds, dollars=means.dollars * share)
         now = here if self.small else _booted(here)
         ratio = _cost_ratio(now, there, rest)
         spread = view.spread(here.offer, there.offer)

@@ -7,7 +7,6 @@ the same money pays for more instances afterwards; where time does, it costs epo
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Rentable
@@ -27,7 +26,7 @@ def by_worth_after_waits(
         seconds = means.seconds - waits[rentable.offer]
         if seconds <= 0:
             return 0.0
-        return epochs_bought(rentable, replace(means, seconds=seconds), fillers)
+        return epochs_bought(rentable, means._replace(seconds=seconds), fillers)
 
     return sorted(cheapest, key=worth, reverse=True)
 
