@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal, Self, TypeAlias
 
 from cloudtune.model.catalog import Offer, SpotBehaviour
-from cloudtune.model.scaling import ScalingProfile
+from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.trial import Width
 
 # The name of the allocator and of the fleet rule that follow a plan of stages.
@@ -424,6 +424,12 @@ class Rentable:
             return epoch
         back = profile.launch.mean + profile.boot.mean + profile.resize.mean
         return epoch * (1.0 + rate * max(1, math.ceil(width / self.gpus)) * (back + epoch / 2))
+
+    @cached_property
+    def booted(self) -> "Rentable":
+        """The same, of which all instances are there."""
+        there = Measurement(0.0)
+        return replace(self, profile=replace(self.profile, launch=there, boot=there))
 
     @cached_property
     def cheapest_width(self) -> Width:

@@ -202,16 +202,15 @@ class SpendingFleet(Unplanned):
         for scout in scouts if gpus > 0 else ():
             fleet[scout] = 1  # first, so that the cap leaves it a place
             gpus -= scout.gpus * self._returns_idle
-        for offer in self.offers.in_order:
+        for offer in filter(view.held.__contains__, self.offers.in_order):
             if offer in scouts or self._is_going(view, offer):
                 continue
             room = min(_paid(rate, offer), _instances(offer, gpus))
-            fleet[offer] = min(view.held.get(offer, 0), room)
+            fleet[offer] = min(view.held[offer], room)
             rate -= fleet[offer] * offer.usd_per_second
             gpus -= fleet[offer] * offer.gpus
-        more = min(
-            _paid(rate, willing), _instances(willing, gpus), self._room(view, willing, fleet)
-        )
+        more = min(_paid(rate, willing), _instances(willing, gpus))
+        more = self._admitted(view, willing, more, fleet)
         if fleet.total() == len(scouts) and gpus > 0:
             more = max(1, more)  # the cloud may refuse it, but a run of no instance would hang
         fleet[willing] += more
@@ -258,7 +257,7 @@ class SpendingFleet(Unplanned):
                 staying[offer] = count
                 coming -= count * offer.usd_per_second
         for offer, count in asked.items():
-            wave[offer] += min(count - wave[offer], self._room(view, offer, wave + staying))
+            wave[offer] += self._admitted(view, offer, count - wave[offer], wave + staying)
         return wave, +staying
 
     def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
@@ -269,27 +268,30 @@ class SpendingFleet(Unplanned):
         width = self._spending.width(view)
         for rentable in self.offers.by_price:
             offer = rentable.offer
+            if gpus <= 0 or rate < offer.usd_per_second or offer.usd_per_second == 0:
+                continue
             fits = offer.gpus >= width and width in view.profiled(offer).profile.epoch
-            if not fits or view.avoided(offer) or offer.usd_per_second == 0:
+            if not fits or view.avoided(offer):
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
-            more = min(paid, _instances(offer, gpus))
-            more = more and min(more, self._room(view, offer, fleet))
+            more = self._admitted(view, offer, min(paid, _instances(offer, gpus)), fleet)
             if more > 0 and self.offers.fills(view, rentable, more):
                 fleet[offer] += more
                 rate -= more * offer.usd_per_second
                 gpus -= more * offer.gpus
 
-    def _room(self, view: View, offer: Offer, fleet: Counter[Offer]) -> int:
-        """Return how many more instances of an offer the cap and the quotas admit."""
+    def _admitted(self, view: View, offer: Offer, more: int, fleet: Counter[Offer]) -> int:
+        """Return how many of so many more instances of an offer the cap and the quotas admit."""
         offers = self.offers
         total = offers.means.instances - fleet.total()
-        room = int(max(0, min(offers.rentable(offer).most - fleet[offer], total)))
+        more = int(max(0, min(more, offers.rentable(offer).most - fleet[offer], total)))
 
         def is_too_many(more: int) -> bool:
             return not view.admits(fleet + Counter({offer: more}))
 
-        return bisect.bisect_left(range(1, room + 1), True, key=is_too_many)
+        if more == 0 or not is_too_many(more):
+            return more
+        return bisect.bisect_left(range(1, more), True, key=is_too_many)
 
     def _free(self, planned: Offer, count: int, gpus: float) -> Mapping[Offer, int]:
         """Return instances that cost nothing: all of them, if all of the planned offer are."""

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from cloudtune.model.scaling import ASSUMED, Measurement
+from cloudtune.model.scaling import ASSUMED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -190,7 +189,7 @@ class Race:
 
     def replaces(self, one: Rentable, chosen: Rentable, means: Means) -> bool:
         """Whether that is worth the boots of as many instances."""
-        return _cost_ratio(_booted(one), chosen, means) < 1 - MARGIN
+        return _cost_ratio(one.booted, chosen, means) < 1 - MARGIN
 
     def _leave(self, view: View, offer: Offer) -> None:
         """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
@@ -248,7 +247,7 @@ class Race:
 
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
-        ratio = _cost_ratio(here if self.small else _booted(here), there, means)
+        ratio = _cost_ratio(here if self.small else here.booted, there, means)
         return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1 - MARGIN
 
     def _stays(
@@ -306,7 +305,7 @@ class Race:
             return 0.0
         share = 1.0 if math.isinf(seconds) else seconds / means.seconds
         rest = means._replace(seconds=seconds, dollars=means.dollars * share)
-        now = here if self.small else _booted(here)
+        now = here if self.small else here.booted
         ratio = _cost_ratio(now, there, rest)
         spread = view.spread(here.offer, there.offer)
         return expected_saving(ratio, spread) * rest.buy(now).dollars
@@ -348,13 +347,6 @@ def _was_empty(view: View, offer: Offer) -> bool:
 
 def _budget(view: View) -> float:
     return math.inf if view.limits.budget is None else view.limits.budget
-
-
-def _booted(rentable: Rentable) -> Rentable:
-    """Return a rentable of which all instances are there."""
-    there = Measurement(0.0)
-    profile = replace(rentable.profile, launch=there, boot=there)
-    return replace(rentable, profile=profile)
 
 
 def _cost_ratio(here: Rentable, there: Rentable, means: Means) -> float:
