@@ -123,7 +123,7 @@ def aws() -> None:
     """Set up an AWS account for cloudtune, check it, and undo the setup.
 
     Uses the same credentials as the aws command. Between runs, the resources cost nothing except
-    for the data in the bucket. Every machine with credentials shares them: docs/aws.md.
+    for the data in the bucket. Every machine with credentials shares them: `cloudtune docs aws`.
     """
 
 

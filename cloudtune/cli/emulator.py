@@ -25,7 +25,7 @@ def emulator() -> None:
     """Inspect this machine's emulated EC2, and inject faults into it.
 
     The emulator starts with a run and ends with its last instance; `start` starts it earlier, to
-    set faults before a run. The faults and their JSON: docs/emulator.md.
+    set faults before a run. The faults and their JSON: `cloudtune docs emulator`.
     """
 
 

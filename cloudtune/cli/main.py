@@ -69,6 +69,7 @@ COMMANDS = (
         "Simulate the run in virtual time: same policy, synthetic learning curves, no cloud.",
     ),
     ("report", "watch", "Show what a run did, planned versus actual."),
+    ("docs", "docs", "Print a page of this version's documentation."),
 )
 
 

@@ -140,7 +140,7 @@ search_options = _together(
         metavar="NAME",
         callback=_strategy,
         shell_complete=_strategies,
-        help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
+        help=f"Strategy: {', '.join(menu.STRATEGIES)} (others: cloudtune docs papers).",
     ),
 )
 
@@ -253,7 +253,7 @@ TRY_FIRST = click.option(
 OUTPUT = _output("json")
 OUTPUT_YAML = _output("json", "yaml")
 OUTPUT_JSONL = _output(
-    "jsonl", text="jsonl: one JSON object per line, for programs (docs/watch.md)."
+    "jsonl", text="jsonl: one JSON object per line, for programs (cloudtune docs watch)."
 )
 # The options for the output of a live run.
 watching_options = _together(
