@@ -24,6 +24,12 @@ HTML_OF_RUN = click.option(
     metavar="[FILE]",
     help="Write a page of interactive charts (works offline; default: RUN.html).",
 )
+FIGURE = click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Write one picture of the run: which trial had which GPU, and the metric over time.",
+)
 # The value of `--html` without a file.
 BESIDE = Path("-")
 
@@ -46,15 +52,25 @@ def check_page(path: Path | None) -> None:
     check_installed()
 
 
-def save_page(path: Path, page: Callable[[], str]) -> None:
-    """Write a page, and print its path to standard error.
+def check_figure(path: Path | None) -> None:
+    """Check, before any work, that a figure can be written to `path`.
+
+    Raises:
+        UsageError: it has another ending.
+    """
+    if path is not None and path.suffix.lower() != ".svg":
+        raise UsageError(f"--figure {path}: name a file that ends in .svg")
+
+
+def save_page(path: Path, page: Callable[[], str], option: str = "--html") -> None:
+    """Write a page or a figure, and print its path to standard error.
 
     Raises:
         UsageError: the file can't be written.
     """
     from cloudtune.display.pages.document import write
 
-    click.echo(write(path, page()), err=True)
+    click.echo(write(path, page(), option), err=True)
 
 
 @click.command(cls=GroupedCommand)

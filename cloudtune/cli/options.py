@@ -255,9 +255,25 @@ OUTPUT_YAML = _output("json", "yaml")
 OUTPUT_JSONL = _output(
     "jsonl", text="jsonl: one JSON object per line, for programs (cloudtune docs watch)."
 )
+# The options for a page in a browser, of a run that goes on.
+page_options = _together(
+    click.option(
+        "--html",
+        is_flag=True,
+        help="Serve the run's page, for this machine's browsers, until it ends.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        help="Port of the page (default: any free one).",
+    ),
+)
 # The options for the output of a live run.
 watching_options = _together(
-    click.option("-q", "--quiet", is_flag=True, help="Print only the final report."), OUTPUT_JSONL
+    click.option("-q", "--quiet", is_flag=True, help="Print only the final report."),
+    OUTPUT_JSONL,
+    page_options,
 )
 YES = click.option("-y", "--yes", is_flag=True, help="Rent without asking first (aws asks).")
 PACE = click.option(

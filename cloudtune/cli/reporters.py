@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ import click
 
 from cloudtune.cli.plan import show_infeasible, show_warning
 from cloudtune.cli.profile import confirm_rental, measuring_cost, show_measured
+from cloudtune.display.live.page import LivePage
 from cloudtune.display.plan_screen import show_plan_file
 from cloudtune.display.report_screen import emulated_text, show_report
 from cloudtune.display.run_screen import RunScreen, make_screen, print_measuring_event
 from cloudtune.display.terminal import console
-from cloudtune.errors import UnsavedError
+from cloudtune.errors import UnsavedError, UsageError
 from cloudtune.infra.provider import provider_named
 from cloudtune.model.serialization import encode, encode_kind
 from cloudtune.running.reporter import Reporter
@@ -191,6 +193,39 @@ class TerminalReporter(QuietReporter):
 
     def on_run_end(self) -> None:
         self._open.close()
+
+
+class PageReporter(Reporter):
+    """Serves the run's live page, and prints its address to standard error.
+
+    `extension` is by what a reader of the page wants to extend the run `run` once it has ended.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._page: LivePage | None = None
+        self._announcing: threading.Thread | None = None
+        self.run = ""
+        self.extension: dict[str, str] = {}
+
+    def on_run_start(self, job: Job, policy: RunPolicy) -> None:  # noqa: ARG002
+        self.on_run_end()  # a run that found no room in its region, and goes to the next
+        self.run = job.run
+        self._page = LivePage(job.run, self._port)
+        self._announcing = threading.Thread(target=self._announce, args=(self._page,), daemon=True)
+        self._announcing.start()  # the page is served within seconds, for which no run waits
+
+    def _announce(self, page: LivePage) -> None:
+        try:
+            click.echo(f"Live page, for this machine's browsers: {page.address()}", err=True)
+        except UsageError as error:
+            click.echo(str(error), err=True)
+
+    def on_run_end(self) -> None:
+        if self._page is not None and self._announcing is not None:
+            self._announcing.join()
+            self.extension = self._page.end()
+            self._page = None
 
 
 class JsonReporter(QuietReporter):

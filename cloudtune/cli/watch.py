@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, save_page
-from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand, print_data
+from cloudtune.cli.exports import (
+    BESIDE,
+    FIGURE,
+    HTML_OF_RUN,
+    check_figure,
+    check_page,
+    save_page,
+)
+from cloudtune.cli.options import (
+    OUTPUT,
+    OUTPUT_JSONL,
+    RUN,
+    GroupedCommand,
+    page_options,
+    print_data,
+)
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.model.plain_text import clean_output
 from cloudtune.runs import control, home
+
+# Seconds between two looks whether a run is still driven.
+_GLANCE = 0.5
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,13 +43,15 @@ if TYPE_CHECKING:
 @click.command(cls=GroupedCommand)
 @RUN
 @OUTPUT_JSONL
-def watch(run: str | None, output: str) -> int:
+@page_options
+def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     """Follow a run live, as in its own terminal. Without RUN, the last one.
 
     Ends with the run and returns its exit code, or 1 if its controller has died. Ctrl-C stops
     watching, not the run.
     """
-    from cloudtune.cli.reporters import JsonReporter, TerminalReporter
+    from cloudtune.cli.reporters import JsonReporter, PageReporter, TerminalReporter
+    from cloudtune.cli.run import resume_extended
     from cloudtune.running.contact import is_driven
     from cloudtune.running.following import follow_entries
     from cloudtune.runs.job import job_of_ledger
@@ -41,6 +61,10 @@ def watch(run: str | None, output: str) -> int:
     policy = job.policy()
     ledger = folder / home.LEDGER
     reporter = JsonReporter() if output == "jsonl" else TerminalReporter()
+    page = PageReporter(port) if html else None
+    if page is not None:
+        check_page(BESIDE)
+        page.on_run_start(job, policy)
     reporter.on_run_start(job, policy)
     try:
         for entry in follow_entries(ledger, lambda: policy.ended, is_driven(folder)):
@@ -48,12 +72,18 @@ def watch(run: str | None, output: str) -> int:
             reporter.on_event(entry.event, entry.commands)
     finally:
         reporter.on_run_end()
+        if page is not None:
+            page.on_run_end()
     screen = reporter.screen if isinstance(reporter, TerminalReporter) else None
     if screen is not None and console().is_terminal:
         console().print(screen.drawn(policy.now))
     if policy.ended and policy.exit_code is not None:
         if output != "jsonl":
             console().print(f"More: cloudtune report {folder.name}")
+        if page is not None and page.extension:
+            while control.is_driven(folder):  # it still gives its instances back
+                time.sleep(_GLANCE)
+            return resume_extended(page, reporter, policy.exit_code)
         return policy.exit_code
     if not policy.ended:
         click.echo(
@@ -138,16 +168,20 @@ def runs(experiment: Path | None, output: str) -> None:
 @click.command(cls=GroupedCommand)
 @RUN
 @HTML_OF_RUN
+@FIGURE
 @click.option(
     "--against",
     is_flag=True,
     help="Compare the bill with simulated fixed and naively elastic clusters.",
 )
 @OUTPUT
-def report(run: str | None, *, html: Path | None, against: bool, output: str) -> None:
+def report(
+    run: str | None, *, html: Path | None, figure: Path | None, against: bool, output: str
+) -> None:
     """Show what a run did, planned versus actual. Without RUN, the last one.
 
-    --html writes a page with curves, GPUs, fleet and spend, the bill and configurations.
+    --html writes a page with curves, GPUs, fleet and spend, the bill and configurations; --figure
+    one picture of GPUs and curves, for a paper.
     """
     from cloudtune.display.alternatives_tables import against_json
     from cloudtune.display.report_screen import show_against, show_report
@@ -155,8 +189,13 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
     from cloudtune.runs.report import cloud_records, load, to_json
 
     check_page(html)
+    check_figure(figure)
     folder = home.find_run(run)
     run_report = load(folder)
+    if figure is not None:
+        from cloudtune.display.pages.picture import draw
+
+        save_page(figure, lambda: draw(run_report), "--figure")
     if html is not None:
         from cloudtune.display.pages.reports import run_page
 
@@ -170,5 +209,5 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
             show_against(console(), run_report, other)
     elif output == "json":
         click.echo(json.dumps({**to_json(run_report), **cloud_records(folder)}, indent=1))
-    elif html is None:
+    elif html is None and figure is None:
         show_report(console(), run_report)

@@ -649,7 +649,10 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
     [
         ("x = (\n", r"s.py:1: not valid Python: '\(' was never closed"),
         ("print(1)\n", "nothing to tune: no function that takes.*names no options"),
-        ("def train(config): ...\n", "nothing to tune.*as train: python s.py {config}, docs"),
+        (
+            "def train(config): ...\n",
+            "nothing to tune.*as train: python s.py {config} .cloudtune docs",
+        ),
         ("\0", "not valid Python"),
     ],
 )
