@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cloudtune.cli.options import OUTPUT
+from cloudtune.cli.options import OUTPUT, print_data
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.fault_files import parse_faults, read_faults
@@ -63,7 +63,7 @@ def status(output: str) -> None:
         "faults": control.faults(),
     }
     if output == "json":
-        click.echo(json.dumps(data, indent=1))
+        print_data(data)
     else:
         _show_status(data)
 

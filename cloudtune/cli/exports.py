@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from cloudtune.cli.options import RUN, GroupedCommand
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, print_data
 from cloudtune.errors import UsageError
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow", "wandb")
@@ -83,7 +83,8 @@ def save_page(path: Path, page: Callable[[], str], option: str = "--html") -> No
     metavar="FOLDER|URI",
     help="Folder to write to (default: RUN-FORMAT); for MLflow also the URI of a server.",
 )
-def export(run: str | None, kind: str, out: str | None) -> None:
+@OUTPUT
+def export(run: str | None, kind: str, out: str | None, output: str) -> None:
     """Export a run's trials, with every metric of every epoch.
 
     Without RUN, the last one. TensorBoard, MLflow and Weights & Biases get one run per trial,
@@ -95,4 +96,8 @@ def export(run: str | None, kind: str, out: str | None) -> None:
 
     run_result = load_run(run)
     target = f"{run_result.name}-{kind}" if out is None else out
-    click.echo(export_run(run_result, kind, target))
+    said = export_run(run_result, kind, target)
+    if output == "json":
+        print_data({"run": run_result.name, "to": kind, "out": target})
+        return
+    click.echo(said)

@@ -105,7 +105,7 @@ def resume(
 def _reporter(output: str, *, quiet: bool, resumes: bool = False) -> QuietReporter:
     from cloudtune.cli.reporters import JsonReporter, QuietReporter, TerminalReporter
 
-    if output == "jsonl":
+    if output != "table":
         return JsonReporter()
     return QuietReporter() if quiet else TerminalReporter(resumes=resumes)
 
@@ -172,7 +172,8 @@ def resume_extended(
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @options.experiment_options
 @options.search_options
-def try_(experiment: Path, **given: Any) -> None:
+@options.OUTPUT
+def try_(experiment: Path, *, output: str, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
     from cloudtune.api.experiments import load_experiment
     from cloudtune.running.dry_run import check_files, try_script
@@ -182,6 +183,9 @@ def try_(experiment: Path, **given: Any) -> None:
     tried = try_script(wanted)
     if tried.reason:
         raise CloudtuneError(str(tried))
+    if output == "json":
+        options.print_data(vars(tried))
+        return
     click.echo(str(tried))
     if tried.unsaved:
         click.echo(tried.unsaved)
@@ -189,7 +193,8 @@ def try_(experiment: Path, **given: Any) -> None:
 
 @click.command(cls=options.GroupedCommand)
 @options.RUN
-def stop(run: str | None) -> None:
+@options.OUTPUT
+def stop(run: str | None, *, output: str) -> None:
     """Stop a run gracefully, as Ctrl-C does in its own terminal. Without RUN, the last one.
 
     The run returns all instances, and `cloudtune resume` can continue it. Doesn't wait for the end.
@@ -198,4 +203,7 @@ def stop(run: str | None) -> None:
 
     folder = home.find_run(run)
     stop_run(folder)
+    if output == "json":
+        options.print_data({"run": folder.name, "stopping": True})
+        return
     click.echo(f"Stopping run {folder.name}: follow it with `cloudtune watch {folder.name}`.")

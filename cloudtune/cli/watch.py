@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +19,12 @@ from cloudtune.cli.exports import (
 )
 from cloudtune.cli.options import (
     OUTPUT,
-    OUTPUT_JSONL,
     RUN,
+    STREAM,
     GroupedCommand,
     page_options,
     print_data,
+    print_line,
 )
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=GroupedCommand)
 @RUN
-@OUTPUT_JSONL
+@STREAM
 @page_options
 def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     """Follow a run live, as in its own terminal. Without RUN, the last one.
@@ -60,7 +60,7 @@ def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     job = job_of_ledger(folder / home.LEDGER)
     policy = job.policy()
     ledger = folder / home.LEDGER
-    reporter = JsonReporter() if output == "jsonl" else TerminalReporter()
+    reporter = TerminalReporter() if output == "table" else JsonReporter()
     page = PageReporter(port) if html else None
     if page is not None:
         check_page(BESIDE)
@@ -78,7 +78,7 @@ def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     if screen is not None and console().is_terminal:
         console().print(screen.drawn(policy.now))
     if policy.ended and policy.exit_code is not None:
-        if output != "jsonl":
+        if output == "table":
             console().print(f"More: cloudtune report {folder.name}")
         if page is not None and page.extension:
             while control.is_driven(folder):  # it still gives its instances back
@@ -103,7 +103,8 @@ def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     is_flag=True,
     help="Print the logs of the instances instead: output of the processes that start workers.",
 )
-def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> None:
+@STREAM
+def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool, output: str) -> None:
     """Print the output of the workers of RUN, or of TRIAL only. Without RUN, of the last one.
 
     Titles name trial, session (a trial starts a new one each time it starts or moves) and rank. The
@@ -125,9 +126,19 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
         return [log for log in kept.listed(nodes=nodes) if trial in (None, log.trial)]
 
     driven = functools.partial(control.is_driven, folder)
-    if not _printed(kept.followed(listed, driven) if follow else kept.news(listed())):
+    pieces = kept.followed(listed, driven) if follow else kept.news(listed())
+    if not (_printed(pieces) if output == "table" else _written(pieces)):
         of = f"of {trial} " if trial else ""
         click.echo(f"no logs {of}in {kept.uri} yet", err=True)
+
+
+def _written(pieces: Iterable[tuple[str, str]]) -> int:
+    """Write pieces of logs as lines of JSON; return their number."""
+    count = 0
+    for title, text in pieces:
+        count += 1
+        print_line("log", name=title, text=clean_output(text))
+    return count
 
 
 def _printed(pieces: Iterable[tuple[str, str]]) -> int:
@@ -160,7 +171,7 @@ def runs(experiment: Path | None, output: str) -> None:
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
     records = list(history.listed(wanted))
     if output == "json":
-        print_data([history.to_json(record) for record in records])
+        print_data({"runs": [history.to_json(record) for record in records]})
     else:
         show_runs(console(), records)
 
@@ -208,6 +219,6 @@ def report(
         else:
             show_against(console(), run_report, other)
     elif output == "json":
-        click.echo(json.dumps({**to_json(run_report), **cloud_records(folder)}, indent=1))
+        print_data({**to_json(run_report), **cloud_records(folder)})
     elif html is None and figure is None:
         show_report(console(), run_report)

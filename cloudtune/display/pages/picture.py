@@ -369,7 +369,7 @@ class _Picture:
         """Give the metric of each trial, or of the best ones if there are many."""
         names = list(curves)
         if sum(map(len, curves.values())) > _POINTS:
-            best = self.report.policy.ranking()[:_BEST]
+            best = self.report.best_first()[:_BEST]
             names = [trial.id for trial in best if trial.id in curves]
         for name in names:
             placed = [(self._x(at), y(value)) for at, value in curves[name] if math.isfinite(value)]

@@ -48,7 +48,7 @@ def live_content(report: Report) -> dict[str, Any]:
 
 
 def _parts(report: Report, *, live: bool) -> tuple[str, list[PageSection], dict[str, str]]:
-    followed = {t.id: _followed(report, t) for t in report.policy.ranking()}
+    followed = {t.id: _followed(report, t) for t in report.best_first()}
     return facts(list(_facts(report, live=live))), list(_sections(report)), followed
 
 
@@ -151,7 +151,7 @@ def _sections(report: Report) -> Iterator[PageSection]:
 
 
 def _trials(report: Report) -> Sheet:
-    ranked = report.policy.ranking()
+    ranked = report.best_first()
     names = list(dict.fromkeys(n for t in ranked for n in flat(t.trial.config)))
     cost = cost_format(report.job.plan.offers)
     errors = ("error",) if any(trial.error for trial in ranked) else ()

@@ -56,7 +56,7 @@ def _drawn(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[
     """Yield each group of trials, and its line style; the last ones lie above the others."""
     grouped = groups(report)
     many = len(report.policy.trials) > _MANY
-    best = report.policy.ranking()[:_STRONG] if many else []
+    best = report.best_first()[:_STRONG] if many else []
     strong = {trial.id for trial in best}
     deepest = len(grouped) - (FAILED in grouped) - 1
     for number, (name, trials) in enumerate(grouped.items()):
