@@ -54,6 +54,8 @@ demo: $(STAMP)
 	$(BIN)/cloudtune run examples/smudged/experiment.yaml
 	$(BIN)/cloudtune report --against
 	$(BIN)/python examples/smudged/score.py
+	@echo
+	@echo "Next: . $(BIN)/activate && cloudtune plan examples/smudged/experiment.yaml"
 
 demo-crash: $(STAMP)
 	$(BIN)/python examples/smudged/crash.py

@@ -1,4 +1,6 @@
-"""A headless Chromium that opens files, and tells what they show, ask for and complain of.
+"""A headless Chromium that opens files and pages on loopback.
+
+It tells what they show, ask for and complain of.
 
 It is driven through a pipe (the DevTools protocol), has no network and no display.
 """
@@ -26,7 +28,7 @@ _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
     "--hide-scrollbars",
     *("--no-first-run", "--disable-background-networking", "--disable-dev-shm-usage"),
-    *("--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1300,1000"),
+    *("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--window-size=1300,1000"),
 )
 
 
@@ -86,15 +88,16 @@ class Browser:
         os.close(to_us)
         self._number, self._rest, self._pages = 0, b"", dict[str, Page]()
 
-    def open(self, path: Path) -> Page:
-        """Open a file in a page of its own, and wait until it has loaded."""
+    def open(self, place: Path | str) -> Page:
+        """Open a file, or an address of this machine, in a page; wait until it has loaded."""
+        url = place.as_uri() if isinstance(place, Path) else place
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
-        page.call("Page.navigate", url=path.as_uri())
-        page.wait_until(f"document.readyState == 'complete' && location.href == '{path.as_uri()}'")
+        page.call("Page.navigate", url=url)
+        page.wait_until(f"document.readyState == 'complete' && location.href == '{url}'")
         return page
 
     def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def export_run(result: Result, kind: str, target: str) -> str:
 
 
 def _trials(result: Result) -> Sequence[TrialProgress]:
-    return result.report.policy.ranking()
+    return result.report.best_first()
 
 
 def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:

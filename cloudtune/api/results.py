@@ -189,7 +189,7 @@ class Result:
         if none), `best_epoch`, `config/NAME` for each parameter, `seconds` (of its sessions),
         `gpu_seconds` and `dollars` (of the bill), `checkpoint` (its last), `error`.
         """
-        rows = [self._trial(trial) for trial in self.report.policy.ranking()]
+        rows = [self._trial(trial) for trial in self.report.best_first()]
         parameters = dict.fromkeys(key for row in rows for key in row if key.startswith("config/"))
         metric = _column(self.metric, (*_TRIALS, *_TRIAL_ENDS))
         columns = (*_TRIALS, metric, "best_epoch", *parameters, *_TRIAL_ENDS[1:])

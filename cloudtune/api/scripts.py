@@ -255,7 +255,7 @@ def _missing(script: Path, gaps: Sequence[Gap]) -> str:
         "metric": "--metric NAME:max",
         "epochs": "--epochs N",
         "search": "--search 'NAME=loguniform(1e-4, 1)'",
-        "reports": f"cloudtune init {script}, and fill in `reports` (docs/commands.md)",
+        "reports": f"cloudtune init {script}, and fill in `reports` (cloudtune docs commands)",
     }
     lines = []
     for gap in gaps:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cloudtune import aws_session
-from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm
+from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm, print_data
 from cloudtune.errors import UsageError
 from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.aws.account import live as live_check
@@ -123,7 +123,7 @@ def aws() -> None:
     """Set up an AWS account for cloudtune, check it, and undo the setup.
 
     Uses the same credentials as the aws command. Between runs, the resources cost nothing except
-    for the data in the bucket. Every machine with credentials shares them: docs/aws.md.
+    for the data in the bucket. Every machine with credentials shares them: `cloudtune docs aws`.
     """
 
 
@@ -173,7 +173,7 @@ def setup(
         if not account.spot_role:
             stack.create_spot_role(clients)
     if output == "json":
-        click.echo(json.dumps({"region": region, "made": steps}, indent=1))
+        print_data({"region": region, "made": steps})
     else:
         click.echo(f"ready: use `cloud: {{provider: aws, region: {region}}}` in an experiment")
 
@@ -239,7 +239,7 @@ def check(region: str, report: Path | None, output: str, *, live: bool, yes: boo
         return _live(clients, account, report, yes=yes)
     report_lines = lines(account)
     if output == "json":
-        click.echo(json.dumps([vars(line) for line in report_lines], indent=1))
+        print_data({"checks": [vars(line) for line in report_lines]})
     else:
         _print_identity(account)
         for line in report_lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +13,10 @@ from cloudtune.model.text import counted
 from cloudtune.model.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cloudtune.running.cleanup import Found, Head
+    from cloudtune.running.removal import Removable
 
 
 @click.command(cls=GroupedCommand)
@@ -46,7 +47,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
             }
             for live in instances
         ]
-        print_data(rows)
+        print_data({"instances": rows, "unreachable": mute})
     else:
         show_instances(console(), instances)
     for head in cleanup.dead_heads():
@@ -64,8 +65,15 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
 @click.option("--dry-run", is_flag=True, help="List what would be terminated, and change nothing.")
 @click.option("--region", help="Also look in this AWS region.")
 @click.option("--all-regions", is_flag=True, help="Look in all regions of the AWS account.")
+@OUTPUT
 def gc(
-    run: str | None, *, everything: bool, dry_run: bool, region: str | None, all_regions: bool
+    run: str | None,
+    *,
+    everything: bool,
+    dry_run: bool,
+    region: str | None,
+    all_regions: bool,
+    output: str,
 ) -> int:
     """Terminate what dead runs left behind: instances and local processes.
 
@@ -75,16 +83,12 @@ def gc(
     from cloudtune.infra.provider import errors_at
     from cloudtune.running import cleanup
 
-    for head in cleanup.dead_heads():  # first, as a live process could still launch instances
-        if run in {None, head.folder.name}:
-            _print_head(head, "gc would end them" if dry_run else "ending them")
-            if not dry_run:
-                head.end()
+    _end_heads(run, dry_run=dry_run)
     abandoned = cleanup.abandoned(end=run is None and not dry_run)
     _print_left_machines(abandoned, "gc would end them" if dry_run else "ending them")
     left = []
     mute = []
-    doomed_count = 0
+    returned = []
     open_clouds = cleanup.open_clouds(region, all_regions=all_regions)
     for cloud in open_clouds:
         try:
@@ -94,10 +98,11 @@ def gc(
                 for candidate in instances
                 if run in {None, candidate.instance.run} and (everything or candidate.orphan)
             ]
-            doomed_count += len(doomed)
+            returned += [candidate.instance for candidate in doomed]
             verb = "would return" if dry_run else "returning"
             for instance in (candidate.instance for candidate in doomed):
-                click.echo(f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})")
+                line = f"{verb} {instance.id} ({instance.instance_type}, run {instance.run})"
+                click.echo(line, err=output == "json")
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
                 cleanup.keep_records(cloud)
@@ -105,7 +110,24 @@ def gc(
             mute.append(f"{cloud.endpoint.region}: {error}")
     for cloud in open_clouds if not dry_run else []:
         cloud.close()
-    return _conclude_gc([instance.id for instance in left], mute, doomed_count if dry_run else 0)
+    data = {
+        "dry_run": dry_run,
+        "returned": [vars(instance) for instance in returned],
+        "unconfirmed": [instance.id for instance in left],
+        "unreachable": mute,
+    }
+    return _conclude_gc(data, output)
+
+
+def _end_heads(run: str | None, *, dry_run: bool) -> None:
+    """End what dead runs left on this machine; first, as a live process could launch instances."""
+    from cloudtune.running import cleanup
+
+    for head in cleanup.dead_heads():
+        if run in {None, head.folder.name}:
+            _print_head(head, "gc would end them" if dry_run else "ending them")
+            if not dry_run:
+                head.end()
 
 
 def _print_head(head: Head, what: str) -> None:
@@ -130,25 +152,29 @@ def _print_unreachable(unreachable: Sequence[str]) -> None:
         click.echo(f"error: can't reach EC2 in {cloud}", err=True)
 
 
-def _conclude_gc(left: Sequence[str], mute: Sequence[str], doomed: int) -> int:
-    """Print what is left; `doomed` counts what a dry run would return. Returns the exit code."""
+def _conclude_gc(data: Mapping[str, Any], output: str) -> int:
+    """Print what was returned, and what is left. Returns the exit code."""
+    left, mute = data["unconfirmed"], data["unreachable"]
     _print_unreachable(mute)
     if left:
         click.echo(f"error: the cloud did not confirm that {', '.join(left)} terminated", err=True)
-    if left or mute:
-        return CleanupError.exit_code
-    checked = f"checked {time.strftime('%H:%M:%S')}"
-    if doomed:
-        click.echo(f"{counted(doomed, 'instance')} would be returned ({checked})")
-    else:
-        click.echo(f"nothing left to return ({checked})")
-    return 0
+    if output == "json":
+        print_data(data)
+    elif not left and not mute:
+        checked = f"checked {time.strftime('%H:%M:%S')}"
+        if data["dry_run"] and data["returned"]:
+            doomed = counted(len(data["returned"]), "instance")
+            click.echo(f"{doomed} would be returned ({checked})")
+        else:
+            click.echo(f"nothing left to return ({checked})")
+    return CleanupError.exit_code if left or mute else 0
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=run_names)
 @click.option("-y", "--yes", is_flag=True, help="Delete without asking first.")
-def rm(runs: tuple[str, ...], *, yes: bool) -> None:
+@OUTPUT
+def rm(runs: tuple[str, ...], *, yes: bool, output: str) -> None:
     """Delete runs: local records, and checkpoints and logs in storage.
 
     Lists what it would delete and asks first. Refuses a run that is alive or still has instances.
@@ -157,19 +183,28 @@ def rm(runs: tuple[str, ...], *, yes: bool) -> None:
     from cloudtune.running.removal import removable
 
     doomed = {run.folder: run for run in map(removable, runs)}
-    for run in doomed.values():
-        click.echo(f"run {run.folder.name}")
-        for part in run.parts:
-            if part.stays:
-                click.echo(f"  {part.place}, a link; {part.stays}, which it points to, stays")
-                continue
-            files = counted(part.files, "file")
-            click.echo(f"  {files}, {format_bytes(part.size)} in {part.place}")
-        if run.stored is None:
-            click.echo("  its records don't say where its checkpoints are; they stay")
-    size = format_bytes(sum(part.size for run in doomed.values() for part in run.parts))
+    if output == "table":
+        for run in doomed.values():
+            _print_removable(run)
+    taken = sum(part.size for run in doomed.values() for part in run.parts)
+    size = format_bytes(taken)
     refusal = "can't ask for confirmation without a terminal, and nothing was removed"
     confirm(f"Remove {counted(len(doomed), 'run')}, {size}?", refusal, yes=yes)
     for run in doomed.values():
         run.remove()
+    if output == "json":
+        print_data({"removed": [folder.name for folder in doomed], "bytes": taken})
+        return
     click.echo(f"Removed {counted(len(doomed), 'run')}, {size}.")
+
+
+def _print_removable(run: Removable) -> None:
+    click.echo(f"run {run.folder.name}")
+    for part in run.parts:
+        if part.stays:
+            click.echo(f"  {part.place}, a link; {part.stays}, which it points to, stays")
+            continue
+        files = counted(part.files, "file")
+        click.echo(f"  {files}, {format_bytes(part.size)} in {part.place}")
+    if run.stored is None:
+        click.echo("  its records don't say where its checkpoints are; they stay")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cloudtune.cli.options import OUTPUT
+from cloudtune.cli.options import OUTPUT, print_data
 from cloudtune.errors import UsageError, nearest, shown
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.fault_files import parse_faults, read_faults
@@ -25,7 +25,7 @@ def emulator() -> None:
     """Inspect this machine's emulated EC2, and inject faults into it.
 
     The emulator starts with a run and ends with its last instance; `start` starts it earlier, to
-    set faults before a run. The faults and their JSON: docs/emulator.md.
+    set faults before a run. The faults and their JSON: `cloudtune docs emulator`.
     """
 
 
@@ -63,7 +63,7 @@ def status(output: str) -> None:
         "faults": control.faults(),
     }
     if output == "json":
-        click.echo(json.dumps(data, indent=1))
+        print_data(data)
     else:
         _show_status(data)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from cloudtune.cli.options import RUN, GroupedCommand
+from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, print_data
 from cloudtune.errors import UsageError
 
 FORMATS = ("csv", "parquet", "tensorboard", "mlflow", "wandb")
@@ -23,6 +23,12 @@ HTML_OF_RUN = click.option(
     flag_value=Path("-"),
     metavar="[FILE]",
     help="Write a page of interactive charts (works offline; default: RUN.html).",
+)
+FIGURE = click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Write one picture of the run: which trial had which GPU, and the metric over time.",
 )
 # The value of `--html` without a file.
 BESIDE = Path("-")
@@ -46,15 +52,25 @@ def check_page(path: Path | None) -> None:
     check_installed()
 
 
-def save_page(path: Path, page: Callable[[], str]) -> None:
-    """Write a page, and print its path to standard error.
+def check_figure(path: Path | None) -> None:
+    """Check, before any work, that a figure can be written to `path`.
+
+    Raises:
+        UsageError: it has another ending.
+    """
+    if path is not None and path.suffix.lower() != ".svg":
+        raise UsageError(f"--figure {path}: name a file that ends in .svg")
+
+
+def save_page(path: Path, page: Callable[[], str], option: str = "--html") -> None:
+    """Write a page or a figure, and print its path to standard error.
 
     Raises:
         UsageError: the file can't be written.
     """
     from cloudtune.display.pages.document import write
 
-    click.echo(write(path, page()), err=True)
+    click.echo(write(path, page(), option), err=True)
 
 
 @click.command(cls=GroupedCommand)
@@ -67,7 +83,8 @@ def save_page(path: Path, page: Callable[[], str]) -> None:
     metavar="FOLDER|URI",
     help="Folder to write to (default: RUN-FORMAT); for MLflow also the URI of a server.",
 )
-def export(run: str | None, kind: str, out: str | None) -> None:
+@OUTPUT
+def export(run: str | None, kind: str, out: str | None, output: str) -> None:
     """Export a run's trials, with every metric of every epoch.
 
     Without RUN, the last one. TensorBoard, MLflow and Weights & Biases get one run per trial,
@@ -79,4 +96,8 @@ def export(run: str | None, kind: str, out: str | None) -> None:
 
     run_result = load_run(run)
     target = f"{run_result.name}-{kind}" if out is None else out
-    click.echo(export_run(run_result, kind, target))
+    said = export_run(run_result, kind, target)
+    if output == "json":
+        print_data({"run": run_result.name, "to": kind, "out": target})
+        return
+    click.echo(said)

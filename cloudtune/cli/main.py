@@ -2,7 +2,9 @@
 
 import contextlib
 import importlib
+import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,27 +18,72 @@ from cloudtune.runs import home
 INTERRUPTED = 130
 
 
+# Commands whose `-o json` is a stream of lines, with an end.
+_STREAMS = frozenset({"run", "resume", "watch", "logs"})
+
+
 def main() -> None:
     """Run the command line; errors print one message and set the exit code, without a traceback."""
     use_steady_streams()
+    as_json = _wants_json(sys.argv[1:])
+    error: Exception | None = None
     try:
         home.close()
         code = cli.main(prog_name="cloudtune", standalone_mode=False)
-    except click.exceptions.Abort:
+    except click.exceptions.Abort as raised:
+        error = raised
         click.echo("interrupted", err=True)
         code = INTERRUPTED
-    except click.ClickException as error:
-        error.show()
+    except click.ClickException as raised:
+        error = raised
+        raised.show()
         code = 2
-    except CloudtuneError as error:
-        click.echo(f"error: {clean(str(error))}", err=True)
-        code = error.exit_code
-    except OSError as error:  # such as a full disk, or a home folder that can't be written
-        where = f"{error.filename}: " if error.filename else ""
+    except CloudtuneError as raised:
+        error = raised
+        click.echo(f"error: {clean(str(raised))}", err=True)
+        code = raised.exit_code
+    except OSError as raised:  # such as a full disk, or a home folder that can't be written
+        where = f"{raised.filename}: " if raised.filename else ""
+        error = CloudtuneError(f"{where}{raised.strerror or raised}")
         with contextlib.suppress(OSError):
-            click.echo(clean(f"error: {where}{error.strerror or error}"), err=True)
+            click.echo(clean(f"error: {error}"), err=True)
         code = CloudtuneError.exit_code
+    if as_json:
+        with contextlib.suppress(OSError):
+            _finish_json(error, code or 0, is_stream=sys.argv[1] in _STREAMS)
     sys.exit(code)
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, also one with a mistake."""
+    asked = " ".join(words).replace("--output", "-o").replace("-o ", "-o").replace("-o=", "-o")
+    return "-ojson" in asked
+
+
+def _finish_json(error: Exception | None, code: int, *, is_stream: bool) -> None:
+    """Print an error as JSON, and the end of a stream."""
+    from cloudtune.cli.options import print_line
+
+    if error is not None:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        message = clean(message) or "interrupted"
+        place = _PLACE.match(message)
+        what, _, advice = message[place.end() if place else 0 :].partition("; ")
+        print_line(
+            "error",
+            exit_code=code,
+            error=type(error).__name__,
+            message=message,
+            where=place[1] if place else None,
+            what=what,
+            do=advice or None,
+        )
+    if is_stream:
+        print_line("end", exit_code=code)
+
+
+# The file and line with which a message begins.
+_PLACE = re.compile(r"(\S+:\d+(?::\d+)?): ")
 
 
 # Name, module of cloudtune.cli, and the first sentence of the help: enough for `--help` and for a
@@ -69,6 +116,7 @@ COMMANDS = (
         "Simulate the run in virtual time: same policy, synthetic learning curves, no cloud.",
     ),
     ("report", "watch", "Show what a run did, planned versus actual."),
+    ("docs", "docs", "Print a page of this version's documentation."),
 )
 
 

@@ -140,7 +140,7 @@ search_options = _together(
         metavar="NAME",
         callback=_strategy,
         shell_complete=_strategies,
-        help=f"Strategy: {', '.join(menu.STRATEGIES)} (docs/papers.md lists others).",
+        help=f"Strategy: {', '.join(menu.STRATEGIES)} (others: cloudtune docs papers).",
     ),
 )
 
@@ -175,8 +175,13 @@ def confirm(question: str, refusal: str, *, yes: bool) -> None:
     click.confirm(question, abort=True)
 
 
-def print_data(data: Any, output: str = "json") -> None:
-    """Print data as JSON, or as YAML."""
+# The version of what `-o json` writes: another number once a field has another meaning, or is gone.
+SCHEMA = 1
+
+
+def print_data(data: Mapping[str, Any], output: str = "json") -> None:
+    """Print data as JSON, or as YAML, with the version of its fields."""
+    data = {"schema": SCHEMA, **data}
     if output == "json":
         click.echo(json.dumps(data, indent=1, allow_nan=False))
         return
@@ -185,6 +190,11 @@ def print_data(data: Any, output: str = "json") -> None:
     yaml = YAML()
     yaml.width = 10_000  # no sentence is folded
     yaml.dump(data, sys.stdout)
+
+
+def print_line(kind: str, **fields: Any) -> None:
+    """Print a line of a stream of JSON."""
+    click.echo(json.dumps({"schema": SCHEMA, "type": kind, **fields}))
 
 
 def at_terminal() -> bool:
@@ -252,12 +262,29 @@ TRY_FIRST = click.option(
 )
 OUTPUT = _output("json")
 OUTPUT_YAML = _output("json", "yaml")
-OUTPUT_JSONL = _output(
-    "jsonl", text="jsonl: one JSON object per line, for programs (docs/watch.md)."
+# A stream of lines; `jsonl` is the older name of the same.
+STREAM = _output(
+    "json", "jsonl", text="json: one JSON object per line, for programs (cloudtune docs watch)."
+)
+# The options for a page in a browser, of a run that goes on.
+page_options = _together(
+    click.option(
+        "--html",
+        is_flag=True,
+        help="Serve the run's page, for this machine's browsers, until it ends.",
+    ),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        help="Port of the page (default: any free one).",
+    ),
 )
 # The options for the output of a live run.
 watching_options = _together(
-    click.option("-q", "--quiet", is_flag=True, help="Print only the final report."), OUTPUT_JSONL
+    click.option("-q", "--quiet", is_flag=True, help="Print only the final report."),
+    STREAM,
+    page_options,
 )
 YES = click.option("-y", "--yes", is_flag=True, help="Rent without asking first (aws asks).")
 PACE = click.option(

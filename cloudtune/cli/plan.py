@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,21 +25,25 @@ if TYPE_CHECKING:
 # New objects between two collections. Planning makes millions of small ones and few cycles, and
 # ends within seconds: with the usual 700, looking for cycles takes a twentieth of the time.
 _NEW_OBJECTS = 200_000
+# Between two sentences of a message, or two parts of one.
+_SENTENCE = re.compile(r"(?<=[.;]) (?=[A-Za-z(])")
 
 
 @click.command(cls=options.GroupedCommand)
 @click.argument("script", type=click.Path(path_type=Path))
 @click.option(
-    "-o",
-    "--output",
+    "--out",
     "target",
     type=click.Path(path_type=Path),
     help="File to write (default: experiment.yaml beside the script, or in this folder if both are "
     "of one project).",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@options.OUTPUT
 @click.argument("words", metavar="[-- ARGUMENTS]", nargs=-1)
-def init(*, script: Path, words: tuple[str, ...], target: Path | None, force: bool) -> None:
+def init(
+    *, script: Path, words: tuple[str, ...], target: Path | None, force: bool, output: str
+) -> None:
     """Write a commented experiment file for a training function or program.
 
     A function is read. A program is run here with --help, and then with its defaults, or with
@@ -57,14 +61,18 @@ def init(*, script: Path, words: tuple[str, ...], target: Path | None, force: bo
         )
     if target.exists() and not force:
         raise UsageError(
-            f"{target} already exists; choose another file with -o, or overwrite it with --force"
+            f"{target} already exists; choose another file with --out, or overwrite it with --force"
         )
     draft = draft_script(script, words, show=lambda line: click.echo(line, err=True))
     text = draft.text(script.stem)
     with for_others():
         target.write_text(text, encoding="utf-8")
-    if not draft.gaps():
+    gaps = draft.gaps()
+    if not gaps:
         load_experiment(target, {})  # a mistake shows here, with its line
+    if output == "json":
+        options.print_data({"wrote": str(target), "gaps": [vars(gap) for gap in gaps]})
+        return
     click.echo(f"Wrote {target}. Review it, then run: cloudtune plan {target}")
 
 
@@ -173,7 +181,10 @@ def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> in
         from cloudtune.display.terminal import console
 
         show_nearest(console(), error, basis.text)
-        click.echo(f"infeasible: {error}", err=True)
+        first, *others = _SENTENCE.split(str(error))
+        click.echo(f"infeasible: {first}", err=True)
+        for sentence in others:
+            click.echo(f"  {sentence}", err=True)
         return error.exit_code
     from cloudtune.model.serialization import encode
 
@@ -233,7 +244,7 @@ def simulate(
 
         save_page(html, lambda: run_page(played))
     if output == "json":
-        click.echo(json.dumps(to_json(played), indent=1))
+        options.print_data(to_json(played))
     else:
         console().print("Simulated: metrics are synthetic; times and costs come from the profile.")
         show_report(console(), played)

@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
+from rich.console import Console
 
-from cloudtune.cli.options import PACE, TRY_FIRST, YES, GroupedCommand, confirm, experiment_options
+from cloudtune.cli.options import (
+    OUTPUT,
+    PACE,
+    TRY_FIRST,
+    YES,
+    GroupedCommand,
+    confirm,
+    experiment_options,
+    print_data,
+)
 from cloudtune.clock import unix_time
 from cloudtune.display.terminal import console
 from cloudtune.model.units import format_dollars
@@ -103,6 +113,7 @@ def _trials_on_a_gpu(_context: Any, _option: Any, text: str | None) -> int | Lit
 )
 @click.option("--save", type=click.Path(path_type=Path), help="Also write the profile to a file.")
 @YES
+@OUTPUT
 @control.outliving_its_terminal()
 def profile(
     experiment: Path,
@@ -114,11 +125,13 @@ def profile(
     parallel: str | None,
     save: Path | None,
     yes: bool,
+    output: str,
     **given: Any,
 ) -> None:
     """Measure how the script scales on rented instances of each type."""
     from cloudtune.api.experiments import for_renting
     from cloudtune.display.run_screen import print_measuring_event
+    from cloudtune.model.serialization import encode
     from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
     from cloudtune.running import dry_run, measuring, runner
@@ -129,6 +142,8 @@ def profile(
     runner.enter_environment(wanted)
     dry_run.check_script(wanted, has_run=bool(stored_profiles(wanted)))
     confirm_rental(wanted, None, yes=yes)
+    # Of JSON there is one object, at the end: what happens until then goes to standard error.
+    out = console() if output == "table" else Console(stderr=True)
     profiles: list[ScalingProfile] = []
     spent = 0.0
     began = unix_time()
@@ -138,7 +153,7 @@ def profile(
         measured = measuring.measure(
             wanted,
             name,
-            functools.partial(print_measuring_event, console()),
+            functools.partial(print_measuring_event, out),
             pace=pace,
             limits=limits,
             epochs=epochs,
@@ -150,10 +165,13 @@ def profile(
         )
         spent += measured.dollars
         profiles.append(measured.profile)
-        show_measured(measured, measuring.keep_profile(measured.profile))
+        show_measured(measured, measuring.keep_profile(measured.profile), out)
         refuse_interrupted(measured)
     if save is not None:
         store.write(save, profiles)
+    if output == "json":
+        print_data({"profiles": [encode(it) for it in profiles], "dollars": spent})
+        return
     click.echo(measuring_cost(wanted, spent))
 
 
@@ -167,11 +185,12 @@ def measuring_cost(wanted: Experiment, dollars: float) -> str:
     return f"Measuring cost {format_dollars(dollars)}{emulated}"
 
 
-def show_measured(measured: Measured, kept: Path) -> None:
+def show_measured(measured: Measured, kept: Path, out: Console | None = None) -> None:
     """Show a measured profile and the file that keeps it."""
     from cloudtune.display.report_screen import show_profile
 
-    show_profile(console(), measured.profile)
+    out = out or console()
+    show_profile(out, measured.profile)
     for note in measured.notes:
-        console().print(f"note: {note}", markup=False)
-    click.echo(f"saved to {kept}")
+        out.print(f"note: {note}", markup=False)
+    out.print(f"saved to {kept}", markup=False, soft_wrap=True)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloudtune.cli.options import print_line
 from cloudtune.cli.plan import show_infeasible, show_warning
 from cloudtune.cli.profile import confirm_rental, measuring_cost, show_measured
+from cloudtune.display.live.page import LivePage
 from cloudtune.display.plan_screen import show_plan_file
 from cloudtune.display.report_screen import emulated_text, show_report
 from cloudtune.display.run_screen import RunScreen, make_screen, print_measuring_event
 from cloudtune.display.terminal import console
-from cloudtune.errors import UnsavedError
+from cloudtune.errors import UnsavedError, UsageError
 from cloudtune.infra.provider import provider_named
+from cloudtune.model.commands import SetTimer
+from cloudtune.model.events import TimerFired
 from cloudtune.model.serialization import encode, encode_kind
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.runner import enter_environment
@@ -193,6 +197,39 @@ class TerminalReporter(QuietReporter):
         self._open.close()
 
 
+class PageReporter(Reporter):
+    """Serves the run's live page, and prints its address to standard error.
+
+    `extension` is by what a reader of the page wants to extend the run `run` once it has ended.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._page: LivePage | None = None
+        self._announcing: threading.Thread | None = None
+        self.run = ""
+        self.extension: dict[str, str] = {}
+
+    def on_run_start(self, job: Job, policy: RunPolicy) -> None:  # noqa: ARG002
+        self.on_run_end()  # a run that found no room in its region, and goes to the next
+        self.run = job.run
+        self._page = LivePage(job.run, self._port)
+        self._announcing = threading.Thread(target=self._announce, args=(self._page,), daemon=True)
+        self._announcing.start()  # the page is served within seconds, for which no run waits
+
+    def _announce(self, page: LivePage) -> None:
+        try:
+            click.echo(f"Live page, for this machine's browsers: {page.address()}", err=True)
+        except UsageError as error:
+            click.echo(str(error), err=True)
+
+    def on_run_end(self) -> None:
+        if self._page is not None and self._announcing is not None:
+            self._announcing.join()
+            self.extension = self._page.end()
+            self._page = None
+
+
 class JsonReporter(QuietReporter):
     """Writes one JSON object per line to standard output, `type` first (docs/watch.md)."""
 
@@ -201,34 +238,43 @@ class JsonReporter(QuietReporter):
     def __init__(self) -> None:
         super().__init__()
         self._policy: RunPolicy | None = None
+        self._partial = ""
+
+    def on_head_output(self, text: str) -> None:
+        """Pass the head's lines on, but for its end: this command has one of its own."""
+        *lines, self._partial = (self._partial + text).split("\n")
+        for line in lines:
+            if '"type": "end"' not in line[:40]:
+                click.echo(line)
 
     def on_measuring_event(self, event: Event, commands: tuple[Command, ...]) -> None:
-        _write_event(event, commands)
+        if not _is_tick(event, commands):
+            _write_event(event, commands)
 
     def on_measured(self, measured: Measured, path: Path) -> None:
         profile = encode(measured.profile)
-        _write("measured", profile=profile, kept=str(path), dollars=measured.dollars)
+        print_line("measured", profile=profile, kept=str(path), dollars=measured.dollars)
 
     def on_infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
         self._infeasible = error
-        _write("infeasible", message=str(error))
+        print_line("infeasible", message=str(error))
 
     def on_planned(self, planned: Planned) -> None:
         """Write the plan as `cloudtune plan -o json` does."""
         from cloudtune.planning.proposal import propose
         from cloudtune.planning.proposal import to_json as plan_to_json
 
-        _write("plan", **plan_to_json(propose(planned)))
+        print_line("plan", **plan_to_json(propose(planned)))
 
     def on_run_start(self, job: Job, policy: RunPolicy) -> None:
         if not self._on_head:
             self._policy = policy
-            _write("run", run=job.run)
+            print_line("run", run=job.run)
 
     def on_event(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Write an event with its commands and the state of the run."""
+        """Write an event with its commands and the state of the run, but no tick of the clock."""
         policy = self._policy
-        if policy is None:
+        if policy is None or _is_tick(event, commands):
             return
         best = policy.best
         _write_event(
@@ -241,15 +287,15 @@ class JsonReporter(QuietReporter):
 
     def show_result(self, report: Report, swept: Swept) -> None:
         instances_left = 0 if swept.unconfirmed is None else None
-        _write("report", instances_left=instances_left, **to_json(report))
+        print_line("report", instances_left=instances_left, **to_json(report))
+
+
+def _is_tick(event: Event, commands: tuple[Command, ...]) -> bool:
+    """Whether an event only asks for the next one."""
+    return isinstance(event, TimerFired) and all(isinstance(it, SetTimer) for it in commands)
 
 
 def _write_event(event: Event, commands: tuple[Command, ...], **more: Any) -> None:
     """Write an event and its commands as a line of JSON."""
     encoded = [encode_kind(command) for command in commands]
-    _write("event", **more, event=encode_kind(event), commands=encoded)
-
-
-def _write(kind: str, **fields: Any) -> None:
-    """Write a line of JSON to standard output."""
-    click.echo(json.dumps({"type": kind, **fields}))
+    print_line("event", **more, event=encode_kind(event), commands=encoded)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloudtune.cli import options
-from cloudtune.errors import CloudtuneError, DetachedError, UsageError
+from cloudtune.errors import CloudtuneError, DetachedError
 from cloudtune.model.plans import PRICE_TOLERANCE
-from cloudtune.runs import control, home
+from cloudtune.model.trial import EndReason
+from cloudtune.runs import home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloudtune.api.results import Result
-    from cloudtune.cli.reporters import QuietReporter
+    from cloudtune.cli.reporters import PageReporter, QuietReporter
+    from cloudtune.running.reporter import Reporter
 
 
 @click.command(cls=options.GroupedCommand, first=options.USUAL)
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @options.YES
 @options.HERE
 @options.watching_options
-def run(experiment: Path, *, quiet: bool, output: str, **given: Any) -> int:
+def run(experiment: Path, *, quiet: bool, output: str, html: bool, port: int, **given: Any) -> int:
     """Tune: rent instances, train and select trials, and report.
 
     Takes an experiment, a saved plan, or a training script: `cloudtune run train.py --deadline 2h
@@ -55,6 +56,13 @@ def run(experiment: Path, *, quiet: bool, output: str, **given: Any) -> int:
 
     reporter = _reporter(output, quiet=quiet)
     source = options.file_of(experiment, given)
+    if html:
+        return _with_page(
+            port,
+            reporter,
+            lambda both: runs.run(source, reporter=both, **given),
+            yes=given["yes"],
+        )
     return _exit_code(lambda: runs.run(source, reporter=reporter, **given), reporter)
 
 
@@ -74,7 +82,9 @@ def run(experiment: Path, *, quiet: bool, output: str, **given: Any) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Rent again without asking first (aws asks).")
 @options.HERE
 @options.watching_options
-def resume(run: str | None, *, quiet: bool, output: str, **given: Any) -> int:
+def resume(
+    run: str | None, *, quiet: bool, output: str, html: bool, port: int, **given: Any
+) -> int:
     """Resume a run that died, was interrupted, or reached a limit.
 
     Without RUN, resumes the last one. A run whose process died still has its instances; one that
@@ -85,13 +95,17 @@ def resume(run: str | None, *, quiet: bool, output: str, **given: Any) -> int:
     from cloudtune.api import runs
 
     reporter = _reporter(output, quiet=quiet, resumes=True)
+    if html:
+        return _with_page(
+            port, reporter, lambda both: runs.resume(run, reporter=both, **given), yes=given["yes"]
+        )
     return _exit_code(lambda: runs.resume(run, reporter=reporter, **given), reporter)
 
 
 def _reporter(output: str, *, quiet: bool, resumes: bool = False) -> QuietReporter:
     from cloudtune.cli.reporters import JsonReporter, QuietReporter, TerminalReporter
 
-    if output == "jsonl":
+    if output != "table":
         return JsonReporter()
     return QuietReporter() if quiet else TerminalReporter(resumes=resumes)
 
@@ -110,11 +124,56 @@ def _exit_code(call: Callable[[], Result], reporter: QuietReporter) -> int:
     return 1 if result.exit_code is None else result.exit_code
 
 
+# Ends of a run that an extension continues.
+_AT_LIMITS = frozenset({0, EndReason.BUDGET.exit_code, EndReason.DEADLINE.exit_code})
+
+
+def _with_page(
+    port: int, reporter: QuietReporter, call: Callable[[Reporter], Result], *, yes: bool
+) -> int:
+    """Run with a live page, and resume as often as its reader has extended the run."""
+    from cloudtune.cli.reporters import PageReporter
+    from cloudtune.display.pages.document import check_installed
+    from cloudtune.running.reporter import Reporters
+
+    check_installed()
+    page = PageReporter(port)
+    code = _exit_code(lambda: call(Reporters(reporter, page)), reporter)
+    return resume_extended(page, reporter, code, yes=yes)
+
+
+def resume_extended(
+    page: PageReporter, reporter: QuietReporter, code: int, *, yes: bool = False
+) -> int:
+    """Resume a run that ended with an exit code, as often as its page's reader has extended it."""
+    from cloudtune.api import runs
+    from cloudtune.running.reporter import Reporters
+
+    while page.extension and code in _AT_LIMITS:
+        extension, page.extension = page.extension, {}
+        added = " ".join(f"--{name} '{value}'" for name, value in extension.items())
+        click.echo(f"Extended on its page: cloudtune resume {page.run} {added}", err=True)
+        resumed = functools.partial(
+            runs.resume,
+            page.run,
+            deadline=extension.get("deadline"),
+            budget=extension.get("budget"),
+            reporter=Reporters(reporter, page),
+            yes=yes,
+        )
+        try:
+            code = _exit_code(resumed, reporter)
+        except CloudtuneError as error:  # the run has ended well, only not gone on
+            click.echo(f"not extended: {error}", err=True)
+    return code
+
+
 @click.command("try", cls=options.GroupedCommand)
 @click.argument("experiment", metavar="EXPERIMENT|SCRIPT", type=click.Path(path_type=Path))
 @options.experiment_options
 @options.search_options
-def try_(experiment: Path, **given: Any) -> None:
+@options.OUTPUT
+def try_(experiment: Path, *, output: str, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
     from cloudtune.api.experiments import load_experiment
     from cloudtune.running.dry_run import check_files, try_script
@@ -124,6 +183,9 @@ def try_(experiment: Path, **given: Any) -> None:
     tried = try_script(wanted)
     if tried.reason:
         raise CloudtuneError(str(tried))
+    if output == "json":
+        options.print_data(vars(tried))
+        return
     click.echo(str(tried))
     if tried.unsaved:
         click.echo(tried.unsaved)
@@ -131,23 +193,17 @@ def try_(experiment: Path, **given: Any) -> None:
 
 @click.command(cls=options.GroupedCommand)
 @options.RUN
-def stop(run: str | None) -> None:
+@options.OUTPUT
+def stop(run: str | None, *, output: str) -> None:
     """Stop a run gracefully, as Ctrl-C does in its own terminal. Without RUN, the last one.
 
     The run returns all instances, and `cloudtune resume` can continue it. Doesn't wait for the end.
     """
-    from cloudtune.infra.heads.launch import Remote
-    from cloudtune.infra.processes import ProcessGroup
-    from cloudtune.running import remote
+    from cloudtune.running.stopping import stop_run
 
     folder = home.find_run(run)
-    if not control.is_driven(folder):
-        raise UsageError(f"run {folder.name} isn't running; nothing to stop")
-    carried = Remote.of(folder)
-    if carried is not None:
-        remote.ask_to_stop(carried)
-    else:
-        recorded = ProcessGroup.recorded(folder / control.CONTROLLER)
-        assert recorded is not None
-        os.kill(recorded[0].pid, signal.SIGINT)
+    stop_run(folder)
+    if output == "json":
+        options.print_data({"run": folder.name, "stopping": True})
+        return
     click.echo(f"Stopping run {folder.name}: follow it with `cloudtune watch {folder.name}`.")

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import functools
-import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cloudtune.cli.exports import BESIDE, HTML_OF_RUN, check_page, save_page
-from cloudtune.cli.options import OUTPUT, OUTPUT_JSONL, RUN, GroupedCommand, print_data
+from cloudtune.cli.exports import (
+    BESIDE,
+    FIGURE,
+    HTML_OF_RUN,
+    check_figure,
+    check_page,
+    save_page,
+)
+from cloudtune.cli.options import (
+    OUTPUT,
+    RUN,
+    STREAM,
+    GroupedCommand,
+    page_options,
+    print_data,
+    print_line,
+)
 from cloudtune.display.terminal import console
 from cloudtune.errors import UsageError
 from cloudtune.model.plain_text import clean_output
 from cloudtune.runs import control, home
+
+# Seconds between two looks whether a run is still driven.
+_GLANCE = 0.5
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,14 +42,16 @@ if TYPE_CHECKING:
 
 @click.command(cls=GroupedCommand)
 @RUN
-@OUTPUT_JSONL
-def watch(run: str | None, output: str) -> int:
+@STREAM
+@page_options
+def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     """Follow a run live, as in its own terminal. Without RUN, the last one.
 
     Ends with the run and returns its exit code, or 1 if its controller has died. Ctrl-C stops
     watching, not the run.
     """
-    from cloudtune.cli.reporters import JsonReporter, TerminalReporter
+    from cloudtune.cli.reporters import JsonReporter, PageReporter, TerminalReporter
+    from cloudtune.cli.run import resume_extended
     from cloudtune.running.contact import is_driven
     from cloudtune.running.following import follow_entries
     from cloudtune.runs.job import job_of_ledger
@@ -40,7 +60,11 @@ def watch(run: str | None, output: str) -> int:
     job = job_of_ledger(folder / home.LEDGER)
     policy = job.policy()
     ledger = folder / home.LEDGER
-    reporter = JsonReporter() if output == "jsonl" else TerminalReporter()
+    reporter = TerminalReporter() if output == "table" else JsonReporter()
+    page = PageReporter(port) if html else None
+    if page is not None:
+        check_page(BESIDE)
+        page.on_run_start(job, policy)
     reporter.on_run_start(job, policy)
     try:
         for entry in follow_entries(ledger, lambda: policy.ended, is_driven(folder)):
@@ -48,12 +72,18 @@ def watch(run: str | None, output: str) -> int:
             reporter.on_event(entry.event, entry.commands)
     finally:
         reporter.on_run_end()
+        if page is not None:
+            page.on_run_end()
     screen = reporter.screen if isinstance(reporter, TerminalReporter) else None
     if screen is not None and console().is_terminal:
         console().print(screen.drawn(policy.now))
     if policy.ended and policy.exit_code is not None:
-        if output != "jsonl":
+        if output == "table":
             console().print(f"More: cloudtune report {folder.name}")
+        if page is not None and page.extension:
+            while control.is_driven(folder):  # it still gives its instances back
+                time.sleep(_GLANCE)
+            return resume_extended(page, reporter, policy.exit_code)
         return policy.exit_code
     if not policy.ended:
         click.echo(
@@ -73,7 +103,8 @@ def watch(run: str | None, output: str) -> int:
     is_flag=True,
     help="Print the logs of the instances instead: output of the processes that start workers.",
 )
-def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> None:
+@STREAM
+def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool, output: str) -> None:
     """Print the output of the workers of RUN, or of TRIAL only. Without RUN, of the last one.
 
     Titles name trial, session (a trial starts a new one each time it starts or moves) and rank. The
@@ -95,9 +126,19 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool) -> No
         return [log for log in kept.listed(nodes=nodes) if trial in (None, log.trial)]
 
     driven = functools.partial(control.is_driven, folder)
-    if not _printed(kept.followed(listed, driven) if follow else kept.news(listed())):
+    pieces = kept.followed(listed, driven) if follow else kept.news(listed())
+    if not (_printed(pieces) if output == "table" else _written(pieces)):
         of = f"of {trial} " if trial else ""
         click.echo(f"no logs {of}in {kept.uri} yet", err=True)
+
+
+def _written(pieces: Iterable[tuple[str, str]]) -> int:
+    """Write pieces of logs as lines of JSON; return their number."""
+    count = 0
+    for title, text in pieces:
+        count += 1
+        print_line("log", name=title, text=clean_output(text))
+    return count
 
 
 def _printed(pieces: Iterable[tuple[str, str]]) -> int:
@@ -130,7 +171,7 @@ def runs(experiment: Path | None, output: str) -> None:
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
     records = list(history.listed(wanted))
     if output == "json":
-        print_data([history.to_json(record) for record in records])
+        print_data({"runs": [history.to_json(record) for record in records]})
     else:
         show_runs(console(), records)
 
@@ -138,16 +179,20 @@ def runs(experiment: Path | None, output: str) -> None:
 @click.command(cls=GroupedCommand)
 @RUN
 @HTML_OF_RUN
+@FIGURE
 @click.option(
     "--against",
     is_flag=True,
     help="Compare the bill with simulated fixed and naively elastic clusters.",
 )
 @OUTPUT
-def report(run: str | None, *, html: Path | None, against: bool, output: str) -> None:
+def report(
+    run: str | None, *, html: Path | None, figure: Path | None, against: bool, output: str
+) -> None:
     """Show what a run did, planned versus actual. Without RUN, the last one.
 
-    --html writes a page with curves, GPUs, fleet and spend, the bill and configurations.
+    --html writes a page with curves, GPUs, fleet and spend, the bill and configurations; --figure
+    one picture of GPUs and curves, for a paper.
     """
     from cloudtune.display.alternatives_tables import against_json
     from cloudtune.display.report_screen import show_against, show_report
@@ -155,8 +200,13 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
     from cloudtune.runs.report import cloud_records, load, to_json
 
     check_page(html)
+    check_figure(figure)
     folder = home.find_run(run)
     run_report = load(folder)
+    if figure is not None:
+        from cloudtune.display.pages.picture import draw
+
+        save_page(figure, lambda: draw(run_report), "--figure")
     if html is not None:
         from cloudtune.display.pages.reports import run_page
 
@@ -169,6 +219,6 @@ def report(run: str | None, *, html: Path | None, against: bool, output: str) ->
         else:
             show_against(console(), run_report, other)
     elif output == "json":
-        click.echo(json.dumps({**to_json(run_report), **cloud_records(folder)}, indent=1))
-    elif html is None:
+        print_data({**to_json(run_report), **cloud_records(folder)})
+    elif html is None and figure is None:
         show_report(console(), run_report)

@@ -90,6 +90,7 @@ def show_report(out: Console, report: Report) -> None:
     out.print(f"{run}: {plan.by}, {plan.allocator} allocator, {plan.fleet_rule} fleet rule")
     if paper := origin(plan.strategy):
         out.print(f"{plan.strategy} is {paper}", markup=False)
+    _show_best(out, report)
     print_sheet(out, planned_and_actual(report))
     if plan.followed is None:
         print_sheet(out, plan_tables.rungs(report))
@@ -102,7 +103,6 @@ def show_report(out: Console, report: Report) -> None:
             ends = f"the end of {counted(forgotten, 'instance')}"
             out.print(f"The cloud has no record of {ends}: the bill counts until it was noticed.")
     _show_facts(out, report)
-    _show_best(out, report)
     _show_coverage(out, report)
 
 
@@ -386,6 +386,7 @@ def _show_best(out: Console, report: Report) -> None:
     missing = "none: the script saves none" if best.checkpoint is None else "none is left"
     path = report.kept or missing if delivery is None else delivery.path
     out.print(f"  checkpoint: {path}", markup=False)
+    out.print(f"  in Python: cloudtune.load_run('{report.job.run}').best", markup=False)
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:

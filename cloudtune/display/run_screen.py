@@ -359,7 +359,14 @@ def _of(limit: float | None, show: Callable[[float], str]) -> str:
 def make_screen(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
     """Return the screen of a run of a job."""
     epochs = job.experiment.span
-    panel = RunPanel(
+    return RunScreen(
+        out, make_panel(job, policy), rung_epochs(epochs.min, epochs.max, job.experiment.eta)
+    )
+
+
+def make_panel(job: Job, policy: RunPolicy) -> RunPanel:
+    """Return the figures of a run of a job at its present moment."""
+    return RunPanel(
         policy,
         forecast=job.plan.forecast,
         before=job.measuring,
@@ -368,7 +375,6 @@ def make_screen(job: Job, policy: RunPolicy, out: Console) -> RunScreen:
         emulated=basis_of(job.experiment, job.rentables).emulated,
         scale=job.experiment.scale,
     )
-    return RunScreen(out, panel, rung_epochs(epochs.min, epochs.max, job.experiment.eta))
 
 
 def print_measuring_event(out: Console, event: events.Event, commands: tuple[Command, ...]) -> None:

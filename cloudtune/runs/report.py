@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import functools
 import json
 import math
 from collections import Counter
@@ -25,7 +26,7 @@ from cloudtune.model.fleet import Rented
 from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import BestResult, TrialProgress
 from cloudtune.model.serialization import encode
-from cloudtune.model.trial import EndReason
+from cloudtune.model.trial import EndReason, rank_key
 from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
@@ -114,6 +115,26 @@ class Report:
     @property
     def metric(self) -> str:
         return self.policy.state.metric.name
+
+    def best_first(self) -> list[TrialProgress]:
+        """Return all trials: the winner, then the others by the best that they reported.
+
+        What diverged, and what reported nothing, comes last.
+        """
+        mode = self.policy.state.mode
+        best = self.policy.best
+        winner = "" if best is None else best.trial
+
+        def place(trial: TrialProgress) -> tuple[bool, int, float, str]:
+            values = () if trial.status == "diverged" else trial.history.values()
+            return (
+                trial.id != winner,
+                *min(map(key, values), default=rank_key(mode, None)),
+                trial.id,
+            )
+
+        key = functools.partial(rank_key, mode)
+        return sorted(self.policy.trials.values(), key=place)
 
     @cached_property
     def basis(self) -> Basis:
@@ -381,7 +402,7 @@ def to_json(report: Report) -> dict[str, Any]:
             trial: {"epochs": checked, "equal": equal}
             for trial, (equal, checked) in report.timeline.synced().items()
         },
-        "trials": [_trial_json(trial) for trial in policy.ranking()],
+        "trials": [_trial_json(trial) for trial in report.best_first()],
     }
     strict: dict[str, Any] = json.loads(json.dumps(data), parse_constant=lambda _: None)
     return strict

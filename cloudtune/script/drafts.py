@@ -213,7 +213,7 @@ class Draft:
 _REPORTS: Final = (
     f"reports: {{file: }}  # {GAP}: where it writes its numbers, a file of JSON lines;",
     f"# or what it prints, {{printed: '{EXAMPLE}'}}; or let it call",
-    "# cloudtune.report({…}) once an epoch, and leave this out (docs/commands.md)",
+    "# cloudtune.report({…}) once an epoch, and leave this out (cloudtune docs commands)",
 )
 _AFTER: Final = (
     "# trials: 16  # a cap; without it as many configurations as the limits allow",
@@ -328,9 +328,9 @@ def _nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErr
     has = f"its options are {named}" if named else "its --help names no options with values"
     return UsageError(
         f"{program.script}: nothing to tune: no function that takes a configuration and calls "
-        f"cloudtune.report({{…}}), and {has}; write def train(config), docs/scripts.md. A "
+        f"cloudtune.report({{…}}), and {has}; write def train(config) (cloudtune docs scripts). A "
         f"program that reads its settings from a file can be tuned as train: python {program.name} "
-        "{config}, docs/commands.md"
+        "{config} (cloudtune docs commands)"
     )
 
 

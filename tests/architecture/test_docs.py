@@ -241,6 +241,12 @@ def test_the_index_leads_to_every_page() -> None:
     assert pages - linked == set()
 
 
+def test_agents_are_led_to_every_page() -> None:
+    linked = set(_LINK.findall((ROOT / "llms.txt").read_text("utf-8")))
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= linked
+    assert [target for target in linked if not (ROOT / target).exists()] == []
+
+
 def test_the_site_has_every_page() -> None:
     pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
     nav = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]

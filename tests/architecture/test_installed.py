@@ -11,14 +11,18 @@ import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from tests.architecture.test_pins import all_that_they_need
 
 pytestmark = pytest.mark.walk("it builds wheels, and checks types without a cache")
 
 ROOT = Path(__file__).parents[2]
-LINKED = ("infra", "planners", "profiles")
+LINKED = ("docs", "infra", "planners", "profiles")
 TREE = (".package", "cloudtune", *LINKED, "pyproject.toml", "README.md", "LICENSE")
 BUILD = "import setuptools.build_meta as b; b.build_{kind}({where!r})"
 
@@ -26,6 +30,7 @@ BUILD = "import setuptools.build_meta as b; b.build_{kind}({where!r})"
 def run(*command: object, at: Path, home: Path | None = None, path: Path | None = None) -> str:
     """Run a command that must end well, and return what it printed; `path` is for its imports."""
     environment = {**os.environ, "CLOUDTUNE_HOME": str(home or at / "home"), "COLUMNS": "100"}
+    environment.pop("PYTHONPATH", None)
     if path is not None:
         environment["PYTHONPATH"] = str(path)
     done = subprocess.run(
@@ -83,13 +88,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def sources() -> set[str]:
-    """Return every file of the package, by its place in it; seen through the links."""
-    return {
-        str(Path(folder, file).relative_to(ROOT))
+    """Return every file of the package, by its place in it; seen through the links.
+
+    Of docs/ the pages alone: pictures and the programs that write pages stay in the repository.
+    """
+    files = {
+        Path(folder, file).relative_to(ROOT)
         for folder, _, files in os.walk(ROOT / "cloudtune", followlinks=True)
         for file in files
         if not file.endswith(".pyc")
     }
+    return {str(file) for file in files if file.parts[1] != "docs" or file.suffix == ".md"}
 
 
 def test_the_wheel_has_every_file_and_nothing_else(built: Built) -> None:
@@ -97,6 +106,7 @@ def test_the_wheel_has_every_file_and_nothing_else(built: Built) -> None:
     assert names == sources()
     assert {"cloudtune/py.typed", "cloudtune/infra/aws/ec2_prices.csv"} <= names
     assert "cloudtune/infra/environments/hashes.txt" in names
+    assert {"cloudtune/docs/aws.md", "cloudtune/agent/SKILL.md"} <= names
 
 
 def test_the_sdist_has_every_file_and_makes_the_same_wheel(built: Built) -> None:
@@ -129,6 +139,55 @@ def test_an_installed_wheel_plans_outside_the_repository(built: Built) -> None:
     planned = run(command, "plan", "experiment.yaml", *published, *wide, at=elsewhere, path=site)
     assert "Plan of digits" in planned
     assert "proven cheapest" in planned
+
+
+def test_the_wheel_alone_runs_without_extras(built: Built) -> None:
+    """On the default provider and on this machine's; of other packages it has those it asks for."""
+    site, elsewhere = built.folder / "base", built.folder / "bare"
+    python = venv_with(built.wheel, site)
+    link_requirements(next(site.glob("lib/python*/site-packages")))
+    shutil.copytree(ROOT / "examples" / "digits", elsewhere)
+    extras = "import importlib.util as u; print([u.find_spec(n) for n in ('plotly', 'uv', 'mypy')])"
+    assert run(python, "-c", extras, at=elsewhere) == "[None, None, None]\n"
+    (elsewhere / "train.py").write_text(QUICK)
+    (elsewhere / "experiment.yaml").write_text(QUICK_EXPERIMENT)
+    command = (python, "-m", "cloudtune")
+    assert "Plan of" in run(*command, "plan", "experiment.yaml", at=elsewhere)
+    assert "# cloudtune on AWS" in run(*command, "docs", "aws", at=elsewhere)
+    for provider in ("emulated", "local"):
+        one = ("--instances", "g4dn.xlarge") if provider == "emulated" else ()
+        ran = run(
+            *command, "run", "experiment.yaml", "--provider", provider, *one, "-q", at=elsewhere
+        )
+        assert "0 instances left" in ran
+    run(*command, "emulator", "stop", at=elsewhere)
+
+
+QUICK = """
+import cloudtune
+
+def train(config):
+    for epoch in cloudtune.epochs():
+        cloudtune.report({"loss": config["lr"] / epoch})
+"""
+QUICK_EXPERIMENT = """
+train: train.py:train
+metric: {name: loss, mode: min}
+search: {lr: {uniform: [0.1, 1]}}
+trials: 2
+epochs: {max: 2}
+limits: {deadline: 3m}
+"""
+
+
+def link_requirements(site: Path) -> None:
+    """Link into an environment what the wheel asks for without extras, as it is installed here."""
+    base = [Requirement(line) for line in requires("cloudtune") or ()]
+    for name in all_that_they_need([line for line in base if line.marker is None]):
+        installed = distribution(name)
+        for top in {file.parts[0] for file in installed.files or ()} - {".."}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(installed.locate_file(top))))
 
 
 USER = """

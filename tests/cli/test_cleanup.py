@@ -134,4 +134,5 @@ def test_what_emulated_instances_would_cost_is_no_price_of_yours(
     assert result.count(ID) == 2
     assert "2 instances, $1.50 per hour, $1.50 emulated" in result
     assert status.main(["-o", "json"], standalone_mode=False) == 0
-    assert [load["emulated"] for load in json.loads(capsys.readouterr().out)] == [True, False]
+    live = json.loads(capsys.readouterr().out)["instances"]
+    assert [instance["emulated"] for instance in live] == [True, False]

@@ -202,7 +202,9 @@ def test_a_deadline_that_a_heads_start_uses_up_says_so(command: Command, tmp_pat
     path.write_text(f"{path.read_text()}charges: {{head: $0.1, head_seconds: 8m}}\n")
     said = command("plan", "experiment.yaml", "--deadline", "8m30s", "--budget", "$2")
     assert said.code == 3
-    assert "The head's start takes 8m of the deadline. Raise --deadline" in said.err
+    assert "The head's start takes 8m of the deadline. Raise --deadline" in " ".join(
+        said.err.split()
+    )
 
 
 def test_half_and_twice_the_budget_are_their_plans(

@@ -630,11 +630,11 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
             f"{path} already exists; choose another file with -o, or overwrite it with --force",
         ),
         (
-            [script, "-o", tmp_path.parent / "e.yaml"],
+            [script, "--out", tmp_path.parent / "e.yaml"],
             f"the experiment must be in {tmp_path}, whose files instances get",
         ),
-        ([tmp_path / "nosuch.py", "-o", tmp_path / "e.yaml"], "no such file"),
-        ([tmp_path, "-o", tmp_path.parent / "e.yaml"], "no such file"),
+        ([tmp_path / "nosuch.py", "--out", tmp_path / "e.yaml"], "no such file"),
+        ([tmp_path, "--out", tmp_path.parent / "e.yaml"], "no such file"),
     ):
         done = bench.here("init", *words)
         assert (done.code, done.out) == (2, "")
@@ -649,7 +649,10 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
     [
         ("x = (\n", r"s.py:1: not valid Python: '\(' was never closed"),
         ("print(1)\n", "nothing to tune: no function that takes.*names no options"),
-        ("def train(config): ...\n", "nothing to tune.*as train: python s.py {config}, docs"),
+        (
+            "def train(config): ...\n",
+            "nothing to tune.*train: python s.py {config} .cloudtune docs",
+        ),
         ("\0", "not valid Python"),
     ],
 )

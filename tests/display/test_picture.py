@@ -1,4 +1,4 @@
-"""The README's picture of a run: what its SVG holds."""
+"""The figure of a run, as `report --figure` and the README have it: what its SVG holds."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,10 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
+from cloudtune.display.pages.picture import DARK, LIGHT, Theme, draw
 from cloudtune.model.events import TrialFailed
 from docs import picture
+from tests.bench import called
 from tests.builders import keep_run, play
 from tests.display.test_pages import PLAN, SETTING, report_of
 
@@ -19,10 +21,10 @@ def texts(svg: Element, tag: str) -> list[str]:
     return [item.text or "" for item in svg.iter(f"{SVG}{tag}")]
 
 
-@pytest.mark.parametrize("theme", [picture.LIGHT, picture.DARK])
-def test_a_picture_shows_each_trial_and_nothing_private(theme: picture.Theme) -> None:
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_a_picture_shows_each_trial_and_nothing_private(theme: Theme) -> None:
     report = report_of(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
-    drawn = picture.picture(report, theme)
+    drawn = draw(report, theme)
     svg = ET.fromstring(drawn)
     assert set(report.policy.trials) <= set(texts(svg, "title"))
     assert len(drawn.encode()) < 60_000
@@ -39,3 +41,15 @@ def test_a_run_is_drawn_in_both_themes(tmp_path: Path, monkeypatch: pytest.Monke
     picture.main()
     for name in ("run-light.svg", "run-dark.svg"):
         ET.parse(tmp_path / "img" / name)
+
+
+def test_report_writes_a_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_run(tmp_path / "home", SETTING.job(PLAN), play(SETTING, PLAN).entries)
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    said = called(capsys, "report", "r1", "--figure", "curves.svg").succeeded()
+    assert (said.out, said.err) == ("", "Wrote curves.svg (0.0 MB): open it in a browser\n")
+    assert "score" in texts(ET.parse(tmp_path / "curves.svg").getroot(), "text")
+    called(capsys, "report", "r1", "--figure", "curves.png").refused("ends in .svg")

@@ -58,7 +58,7 @@ def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> 
     request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}
     instance = Ec2(cloud.endpoint).run_instance("a token", tags, request)
     shown = bench.here("status", "-o", "json").succeeded()
-    assert [(row["id"], row["run"], row["orphan"]) for row in shown.json] == [
+    assert [(row["id"], row["run"], row["orphan"]) for row in shown.json["instances"]] == [
         (instance, "r1", True)
     ]
     done = bench.here("gc").succeeded()

@@ -211,7 +211,7 @@ def test_runs_lists_what_there_is(place: Place, monkeypatch: pytest.MonkeyPatch)
     (broken / "ledger.jsonl").write_text("{")
     for path in (broken, broken / "ledger.jsonl"):
         path.chmod(path.stat().st_mode & ~0o077)
-    result = {load["run"]: load for load in json.loads(place("runs", "-o", "json").out)}
+    result = {load["run"]: load for load in json.loads(place("runs", "-o", "json").out)["runs"]}
     assert list(result) == ["broken", "tiny", "first-run"]
     first = result["first-run"]
     assert (first["metric"], first["mode"], first["trials"]) == ("score", "max", 40)
@@ -233,7 +233,9 @@ def test_runs_lists_what_there_is(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert "a-name-of-forty-" in lines[-5]
     assert "letters-0417-153012-ab12" in lines[-4], "no letter of a name is lost"
     path = place.experiment()
-    result = {load["run"]: load for load in json.loads(place("runs", path, "-o", "json").out)}
+    result = {
+        load["run"]: load for load in json.loads(place("runs", path, "-o", "json").out)["runs"]
+    }
     assert "its training was not paced" in result["first-run"]["times"]["why_not"]
 
 

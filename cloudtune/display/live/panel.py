@@ -1,5 +1,6 @@
 """A run at one moment as lines of a terminal, fitted to its size."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -155,6 +156,16 @@ class RunPanel:
         lines.append(_line(f"{'best':9}{policy.state.metric.name} {text}"))
         return lines
 
+    def next_text(self, at: float) -> str:
+        """Return when the run is expected to end, and at what cost, in a line."""
+        if self.policy.ending is not None:
+            return f"ending ({self.policy.ending.value})"
+        time = Bar(at, self.policy.limits.deadline, self._finish())
+        text = f"ends at about {_outlook(time, format_clock)}"
+        if self.free:
+            return text
+        return f"{text}, comes to about {_outlook(self.dollars(at), self.cost)}"
+
     def _finish(self) -> _Outlook | None:
         """Return when the run is expected to end, in run seconds."""
         it = self.policy.itinerary
@@ -283,14 +294,17 @@ def _outlook(bar: Bar, show: Callable[[float], str]) -> str:
     outlook = bar.outlook
     if outlook is None:
         return "unknown"
+    # The run ends at its limits, whatever is expected of it.
+    most = math.inf if bar.limit is None else bar.limit
+    expected = min(outlook.expected, most)
     spread = "range unknown"
     if outlook.low is not None and outlook.high is not None:
         # The range is the forecast's, which may lag behind the bill: include the expected value.
-        low = min(outlook.low, outlook.expected)
-        high = max(outlook.high, outlook.expected)
+        low = min(outlook.low, expected)
+        high = min(max(outlook.high, expected), most)
         spread = f"{show(low)} to {show(high)}"
-    late = ", which has passed" if bar.used > outlook.expected else ""
-    return f"{show(outlook.expected)} ({spread}; {outlook.origin}{late})"
+    late = ", which has passed" if bar.used > expected else ""
+    return f"{show(expected)} ({spread}; {outlook.origin}{late})"
 
 
 def _machines(instances: Sequence[_Instance], most: int) -> list[tuple[str, ...]]:

@@ -62,15 +62,54 @@ def library() -> str:
 
 
 def document(
-    title: str, head: str, sections: Sequence[PageSection], trials: Mapping[str, str] | None = None
+    title: str,
+    head: str,
+    sections: Sequence[PageSection],
+    trials: Mapping[str, str] | None = None,
+    *,
+    live: bool = False,
 ) -> str:
     """Return a page; `head` is markup, `trials` has a text for each trial, shown when selected.
+
+    A `live` page asks the address that it came from for its `content`, and has the controls of its
+    run.
 
     Raises:
         UsageError: plotly isn't installed.
     """
+    parts = content(head, sections, trials)
+    data = {"figures": parts["figures"], "trials": parts["trials"]}
+    here = files(__package__)
+    style = (here / "page.css").read_text(encoding="utf-8")
+    scripts = (library(), (here / "page.js").read_text(encoding="utf-8"))
+    body = "\n".join(
+        [
+            f'<header><h1>{escape(title)}</h1>\n<div id="head">{head}</div></header>',
+            _bar(trials, live=live),
+            "<noscript><p>The charts need JavaScript; the tables don't.</p></noscript>",
+            f"<main>{parts['main']}</main>",
+            f'<script type="application/json" id="data">{strict_json(data)}</script>',
+            *(f"<script>{script}</script>" for script in scripts),
+        ]
+    )
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">\n'
+        f"{_policy(scripts, live=live)}\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
+        f"<body{' data-live' if live else ''}>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def content(
+    head: str, sections: Sequence[PageSection], trials: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what changes on a page as its run goes on: markup, figures and texts of trials."""
     drawn = [section.figure for section in sections if section.figure is not None]
-    data = {
+    return {
+        "head": head,
+        "main": "\n".join(_sections(sections)),
         "figures": [
             {
                 "data": _rounded(figure.data),
@@ -81,32 +120,10 @@ def document(
         ],
         "trials": dict(trials or {}),
     }
-    here = files(__package__)
-    style = (here / "page.css").read_text(encoding="utf-8")
-    scripts = (library(), (here / "page.js").read_text(encoding="utf-8"))
-    body = "\n".join(
-        [
-            f"<header><h1>{escape(title)}</h1>\n{head}</header>",
-            _chooser(trials),
-            "<noscript><p>The charts need JavaScript; the tables don't.</p></noscript>",
-            "<main>",
-            *_sections(sections),
-            "</main>",
-            f'<script type="application/json" id="data">{_json(data)}</script>',
-            *(f"<script>{script}</script>" for script in scripts),
-        ]
-    )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">\n{_policy(scripts)}\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
 
 
-def _policy(scripts: Iterable[str]) -> str:
-    """Return the content security policy: no requests, and no other scripts."""
+def _policy(scripts: Iterable[str], *, live: bool) -> str:
+    """Return the content security policy: no other scripts, and requests to its run alone."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts
@@ -115,6 +132,8 @@ def _policy(scripts: Iterable[str]) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "img-src data: blob:; form-action 'none'; base-uri 'none'"
     )
+    if live:
+        rule += "; connect-src 'self'"
     return f'<meta http-equiv="Content-Security-Policy" content="{rule}">'
 
 
@@ -133,23 +152,35 @@ def _sections(sections: Sequence[PageSection]) -> Iterable[str]:
         kind = "wide" if section.wide else "half"
         yield (
             f'<section class="{kind}" aria-labelledby="title-{place}">'
-            f'<h2 id="title-{place}">{escape(section.title)}</h2>\n{chart}{section.below}</section>'
+            f'<h2 id="title-{place}">{escape(section.title)}</h2>\n{chart}'
+            f'<div class="below">{section.below}</div></section>'
         )
 
 
-def _chooser(trials: Mapping[str, str] | None) -> str:
-    if not trials:
+def _bar(trials: Mapping[str, str] | None, *, live: bool) -> str:
+    """Return the bar that stays at the top: the choice of a trial, and a live run's controls."""
+    if not trials and not live:
         return ""
-    options = "".join(f"<option>{escape(name)}</option>" for name in trials)
-    return (
-        '<nav aria-label="Trial"><label for="trial">Trial</label> <select id="trial">'
+    options = "".join(f"<option>{escape(name)}</option>" for name in trials or ())
+    chooser = (
+        '<label for="trial">Trial</label> <select id="trial">'
         f'<option value="">all</option>{options}</select> '
         '<span id="chosen" aria-live="polite">click on a line or a bar to follow a trial</span>'
-        "</nav>"
     )
+    return f'<nav aria-label="Trial">{_CONTROLS if live else ""}{chooser}</nav>'
 
 
-def _json(value: Any) -> str:
+# Stopping takes two clicks; what is extended goes on when the run has reached its limits.
+_CONTROLS = (
+    '<div id="controls"><button type="button" id="stop">Stop the run</button> '
+    '<label>time <input id="time" size="5" placeholder="+1h"></label> '
+    '<label>dollars <input id="dollars" size="5" placeholder="+$10"></label> '
+    '<button type="button" id="extend">Extend</button> '
+    '<span id="state" aria-live="polite">live</span></div>'
+)
+
+
+def strict_json(value: Any) -> str:
     """Return strict JSON in which no text can end the script element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -191,11 +222,14 @@ def table(sheet: Sheet) -> str:
 
 
 def _cells(tag: str, sheet: Sheet, cells: Sequence[str]) -> str:
-    scope = ' scope="col"' if tag == "th" else ""
-    return "".join(
-        f"<{tag}{scope}{' class=left' if name in sheet.left else ''}>{escape(cell)}</{tag}>"
-        for name, cell in zip(sheet.columns, cells, strict=True)
-    )
+    """Return the cells of a row; on a narrow screen each stands beside the name of its column."""
+    markup = ""
+    for name, cell in zip(sheet.columns, cells, strict=True):
+        more = ' scope="col"' if tag == "th" else f' data-name="{escape(name)}"'
+        if name in sheet.left:
+            more += " class=left"
+        markup += f"<{tag}{more}>{escape(cell)}</{tag}>"
+    return markup
 
 
 def folded(summary: str, inner: str) -> str:
@@ -223,13 +257,13 @@ def write(path: Path, text: str, option: str = "--html") -> str:
     Raises:
         UsageError: it can't be written there.
     """
-    content = text.encode("utf-8", "replace")
+    data = text.encode("utf-8", "replace")
     try:
         with for_others():
-            path.write_bytes(content)
+            path.write_bytes(data)
     except OSError as error:
         raise UsageError(
             f"{option} {path}: can't be written ({error.strerror}); name a file in a folder that "
             "exists and is yours"
         ) from None
-    return f"Wrote {path} ({len(content) / _MEGABYTE:.1f} MB): open it in a browser"
+    return f"Wrote {path} ({len(data) / _MEGABYTE:.1f} MB): open it in a browser"

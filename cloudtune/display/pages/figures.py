@@ -20,6 +20,8 @@ COLOURS = ("#3f8fd6", "#e4572e", "#2ca58d", "#b074d6", "#e09f1f", "#8a93a6", "#d
 # From the trials that were stopped first to those that went furthest.
 DEPTHS = ("#8a93a6", "#5f8fc4", "#3f8fd6", "#2ca58d", "#6bab34", "#e09f1f", "#e4572e")
 BEST = "#e09f1f"
+# Of the best trials among many.
+STRONG = "#b03a9a"
 LIMIT = "#d0453e"
 PLAN = "#8a93a6"
 CHOSEN = "#d61f8c"
@@ -169,7 +171,8 @@ def line(name: str, at: float, text: str) -> dict[str, Any]:
         f"{across}0": 0,
         f"{across}1": 1,
         "line": {"color": LIMIT, "width": 1.5, "dash": "dash"},
-        "label": {"text": plain(text), "textposition": "start", "yanchor": "bottom"},
+        # At the ends of the line it would be cut by the edge of the chart.
+        "label": {"text": plain(text), "textposition": "middle", "yanchor": "bottom"},
     }
 
 

@@ -3,13 +3,23 @@
 import io
 from collections.abc import Iterator, Mapping
 from html import escape
+from typing import Any
 
 from rich.console import Console
 
 from cloudtune.display import plan_tables, report_screen
 from cloudtune.display.pages import fleet, gantt, trials
-from cloudtune.display.pages.document import PageSection, document, facts, folded, paragraph, table
+from cloudtune.display.pages.document import (
+    PageSection,
+    content,
+    document,
+    facts,
+    folded,
+    paragraph,
+    table,
+)
 from cloudtune.display.pages.figures import Figure
+from cloudtune.display.run_screen import make_panel
 from cloudtune.display.terminal import Fact, Sheet
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.text import cost_format, limits_text
@@ -20,7 +30,7 @@ from cloudtune.runs.report import Report
 _WIDTH = 110
 
 
-def run_page(report: Report) -> str:
+def run_page(report: Report, *, live: bool = False) -> str:
     """Return the page of a run, as far as it has come.
 
     Raises:
@@ -29,8 +39,17 @@ def run_page(report: Report) -> str:
     title = (
         f"Run {report.job.run}" if report.job.run else f"Simulated: {report.job.experiment.name}"
     )
-    followed = {t.id: _followed(report, t) for t in report.policy.ranking()}
-    return document(title, facts(list(_facts(report))), list(_sections(report)), followed)
+    return document(title, *_parts(report, live=live), live=live)
+
+
+def live_content(report: Report) -> dict[str, Any]:
+    """Return what changes on a live page."""
+    return content(*_parts(report, live=True))
+
+
+def _parts(report: Report, *, live: bool) -> tuple[str, list[PageSection], dict[str, str]]:
+    followed = {t.id: _followed(report, t) for t in report.best_first()}
+    return facts(list(_facts(report, live=live))), list(_sections(report)), followed
 
 
 def figures(report: Report) -> Mapping[str, Figure]:
@@ -38,7 +57,8 @@ def figures(report: Report) -> Mapping[str, Figure]:
     charts = {}
     if report.timeline.epochs:
         charts["metric"] = trials.metric_by_time(report)
-        charts["metric_by_dollars"] = trials.metric_by_dollars(report)
+        if not report.job.plan.free:
+            charts["metric_by_dollars"] = trials.metric_by_dollars(report)
     if report.accounting.instances:
         charts["gpus"] = gantt.gpus(report)
         charts["spend"] = fleet.fleet(report)
@@ -47,9 +67,13 @@ def figures(report: Report) -> Mapping[str, Figure]:
     return charts
 
 
-def _facts(report: Report) -> Iterator[Fact]:
+def _facts(report: Report, *, live: bool) -> Iterator[Fact]:
     policy = report.policy
-    if not policy.ended or policy.ending is None:
+    if live and not policy.ended:
+        at = policy.state.now
+        expected = make_panel(report.job, policy).next_text(at)
+        yield Fact("now", f"{format_seconds(at)} of the run; {expected}")
+    elif not policy.ended or policy.ending is None:
         until = format_seconds(policy.state.now)
         yield Fact(
             "ended",
@@ -71,7 +95,8 @@ def _facts(report: Report) -> Iterator[Fact]:
     took = format_seconds(report.seconds)
     cost = cost_format(report.job.plan.offers)
     yield Fact("took", f"{took} (planned {format_seconds(planned.seconds)})")
-    yield Fact("cost", f"{cost(report.dollars)} (planned {cost(planned.dollars)})")
+    if not report.job.plan.free:
+        yield Fact("cost", f"{cost(report.dollars)} (planned {cost(planned.dollars)})")
     if report.job.measuring:
         yield Fact("", f"and {cost(report.job.measuring)} to measure the script before")
     limits = report.job.limits
@@ -97,8 +122,10 @@ def _sections(report: Report) -> Iterator[PageSection]:
     drawn = figures(report)
     if "metric" in drawn:
         name = report.metric
-        yield PageSection(f"{name} against time", drawn["metric"], wide=False)
-        yield PageSection(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
+        priced = "metric_by_dollars" in drawn
+        yield PageSection(f"{name} against time", drawn["metric"], wide=not priced)
+        if priced:
+            yield PageSection(f"{name} against dollars", drawn["metric_by_dollars"], wide=False)
     if "gpus" in drawn:
         yield PageSection("GPUs: which trial had them", drawn["gpus"])
         yield PageSection("Fleet and spend", drawn["spend"])
@@ -124,7 +151,7 @@ def _sections(report: Report) -> Iterator[PageSection]:
 
 
 def _trials(report: Report) -> Sheet:
-    ranked = report.policy.ranking()
+    ranked = report.best_first()
     names = list(dict.fromkeys(n for t in ranked for n in flat(t.trial.config)))
     cost = cost_format(report.job.plan.offers)
     errors = ("error",) if any(trial.error for trial in ranked) else ()

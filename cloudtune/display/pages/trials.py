@@ -18,12 +18,14 @@ from cloudtune.model.trial import better, flat
 from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
 
-_FAILED = "failed or diverged"
+FAILED = "failed or diverged"
 # Positive numbers that span more than this factor are shown on a log scale.
 _LOG = 50.0
 # The place on an axis of configurations without that parameter.
 _MISSING = -0.08
+# Of more trials than this, the best and those that went furthest are drawn strong, others faint.
 _MANY = 60
+_STRONG = 10
 # The width of a parameter in pixels.
 _ROOMY = 110
 
@@ -47,23 +49,32 @@ def groups(report: Report) -> dict[str, list[TrialProgress]]:
         f"came to epoch {rung}" if rung else "no rung reached": by_rung[rung]
         for rung in sorted(by_rung)
     }
-    return {**result, _FAILED: failed} if failed else result
+    return {**result, FAILED: failed} if failed else result
 
 
 def _drawn(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
-    """Yield each group of trials, and its line style: thinner if there are many."""
+    """Yield each group of trials, and its line style; the last ones lie above the others."""
     grouped = groups(report)
     many = len(report.policy.trials) > _MANY
-    deepest = len(grouped) - (_FAILED in grouped) - 1
+    best = report.best_first()[:_STRONG] if many else []
+    strong = {trial.id for trial in best}
+    deepest = len(grouped) - (FAILED in grouped) - 1
     for number, (name, trials) in enumerate(grouped.items()):
+        others = [trial for trial in trials if trial.id not in strong]
+        if not others:
+            continue
         place = number * (len(figures.DEPTHS) - 1) / deepest if deepest > 0 else 2
-        colour = figures.LIMIT if name == _FAILED else figures.DEPTHS[round(place)]
-        look = {
-            "line": {"color": colour, "width": 0.7 if many else 1.3},
-            "marker": {"size": 2 if many else 4},
-            "opacity": 0.45 if many else 1.0,
-        }
-        yield name, trials, look
+        colour = figures.LIMIT if name == FAILED else figures.DEPTHS[round(place)]
+        went_furthest = deepest > 0 and number == deepest
+        yield name, others, _look(colour, faint=many and not went_furthest)
+    if best:
+        yield f"the best {len(best)}", best, _look(figures.STRONG, faint=False, width=2.0)
+
+
+def _look(colour: str, *, faint: bool, width: float = 1.4) -> dict[str, Any]:
+    if faint:
+        return {"line": {"color": colour, "width": 1.0}, "marker": {"size": 2.5}, "opacity": 0.35}
+    return {"line": {"color": colour, "width": width}, "marker": {"size": 4}, "opacity": 1.0}
 
 
 def metric_by_time(report: Report) -> Figure:
