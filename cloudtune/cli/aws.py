@@ -14,6 +14,7 @@ import click
 from cloudtune import aws_session
 from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm
 from cloudtune.errors import UsageError
+from cloudtune.experiment.data import parse_address
 from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.aws.account import live as live_check
 from cloudtune.infra.aws.account import policies, stack
@@ -70,6 +71,13 @@ SECRETS = click.option(
     help="Secrets that instances may read, such as 'ssm:/team/token,aws-secretsmanager:hf'; none "
     "for no more (default: as in the last setup).",
 )
+DATA = click.option(
+    "--data",
+    metavar="ADDRESSES",
+    callback=lambda _context, _option, text: _data(text),
+    help="Data that heads and instances may read, such as 's3://bucket/prefix,s3://other'; none "
+    "for no more (default: as in the last setup).",
+)
 ROLE_PATH = click.option(
     "--role-path",
     "path",
@@ -94,6 +102,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         head_type: str,
         kms: str,
         secrets: tuple[str, ...] | None,
+        data: tuple[str, ...] | None,
         tags: tuple[str, ...] = (),
         boundary: str = "",
         **others: Any,
@@ -109,11 +118,11 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "kms": kms,
         }
         named: dict[str, object] = {name: field for name, field in fields.items() if field}
-        if secrets is not None:
-            named["secrets"] = secrets
+        lists = {"secrets": secrets, "data": data}
+        named |= {name: listed for name, listed in lists.items() if listed is not None}
         return command(named=named, **others)
 
-    for option in (SECRETS, KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
+    for option in (DATA, SECRETS, KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
         collect = option(collect)
     return collect
 
@@ -341,6 +350,14 @@ def _secrets(text: str | None) -> tuple[str, ...] | None:
         if not source.is_in_aws:
             raise UsageError(f"--secrets {source}: a file needs no right; leave it out")
     return tuple(dict.fromkeys(source.place for source in sources))
+
+
+def _data(text: str | None) -> tuple[str, ...] | None:
+    """Return the listed addresses in S3; None if the option wasn't given."""
+    if text is None:
+        return None
+    addresses = [] if text == "none" else [parse_address(item) for item in _listed(text)]
+    return tuple(dict.fromkeys(addresses))
 
 
 def _path(text: str) -> str:

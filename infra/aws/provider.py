@@ -116,6 +116,10 @@ class Aws(Ec2Speaking):
             settings = settings.model_copy(update={"region": aws_session.region()})
             experiment = experiment.model_copy(update={"cloud": settings})
         check_request(settings.request)
+        if experiment.data:
+            from cloudtune.infra.aws.data import with_data_charges  # noqa: PLC0415  boto3
+
+            experiment = with_data_charges(experiment)
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
             return _with_quotas(experiment)
@@ -191,7 +195,8 @@ class Aws(Ec2Speaking):
         self, experiment: Experiment, head: HeadOffer | None, offers: Sequence[Offer] = ()
     ) -> Preflight:
         """Return what EC2 would refuse, by dry runs and by look-ups as far as permitted."""
-        from cloudtune.infra.aws.preflight import Preflights  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.data import unreadable_data  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.preflight import Preflights  # noqa: PLC0415
 
         settings = experiment.cloud
         cloud = self.open(experiment, Path(), pace=False)
@@ -203,7 +208,7 @@ class Aws(Ec2Speaking):
             launches = dict.fromkeys(
                 (kind, market) for kind in types for market in _markets(settings)
             )
-        unread = list(_unreadable_secrets(experiment))
+        unread = [*_unreadable_secrets(experiment), *unreadable_data(experiment)]
         if head is not None:
             checked = checks.of_head(head, list(launches), is_open=settings.is_open)
             return replace(checked, problems=(*checked.problems, *unread))
@@ -274,7 +279,7 @@ def _unreadable_secrets(experiment: Experiment) -> Iterator[str]:
     """Yield a line for each secret of an experiment that no instance could read."""
     from cloudtune.infra.aws.account.inventory import (  # noqa: PLC0415  boto3 takes long
         absent_secrets,
-        readable_secrets,
+        place_of_setup,
     )
 
     region = experiment.cloud.region
@@ -287,9 +292,10 @@ def _unreadable_secrets(experiment: Experiment) -> Iterator[str]:
             yield f"secrets.{name}: {region} has no {source}; store it, or correct the name"
     if experiment.cloud.instance_profile != node_role(region):
         return  # its rights are its owner's business
-    allowed = readable_secrets(Endpoint(region))
-    if allowed is None:
+    setup = place_of_setup(Endpoint(region))
+    if setup is None:
         return
+    allowed = setup.secrets
     lacking = {name: it.place for name, it in sources.items() if it.place not in allowed}
     listed = ",".join(dict.fromkeys([*allowed, *lacking.values()]))
     for name, place in lacking.items():

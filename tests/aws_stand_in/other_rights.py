@@ -65,7 +65,8 @@ def s3_asked(request: Request) -> list[Asked]:
     unknown = f"{request.method}{subresource}"
     if not key:
         action = f"s3:{_BUCKET.get(call, unknown)}"
-        return [Asked(action, f"arn:aws:s3:::{bucket}", OWN_BUCKETS)]
+        listed = {"s3:prefix": [request.args["prefix"]]} if "prefix" in request.args else {}
+        return [Asked(action, f"arn:aws:s3:::{bucket}", {**OWN_BUCKETS, **listed})]
     asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
     if data_key := _key_of(bucket):
         of_key = {"GetObject": "kms:Decrypt", "PutObject": "kms:GenerateDataKey"}

@@ -26,7 +26,8 @@ NAMED = "ssm:/team/token,aws-secretsmanager:wandb"
 USES = (
     f"assert len(os.environ['WANDB_API_KEY']) == {len(KEY)}; "
     f"assert len(os.environ['HF_TOKEN']) == {len(TOKEN)}; "
-    f"assert len(os.environ['WANDB_ENTITY']) == {len(ENTITY)}"
+    f"assert len(os.environ['WANDB_ENTITY']) == {len(ENTITY)}; "
+    f"assert os.path.getsize('numbers/deep/b.bin') == {30 * 10**6}"
 )
 STORED = f"""
 import boto3, json
@@ -34,6 +35,10 @@ ssm = boto3.client("ssm", region_name="us-east-1")
 ssm.put_parameter(Name="/team/token", Value={TOKEN!r}, Type="SecureString")
 secrets = boto3.client("secretsmanager", region_name="us-east-1")
 secrets.create_secret(Name="wandb", SecretString=json.dumps({{"entity": {ENTITY!r}}}))
+s3 = boto3.client("s3", region_name="us-east-1")
+s3.create_bucket(Bucket="theirs")
+for key in ("sets/one/a.bin", "sets/one/deep/b.bin", "sets/other.bin"):
+    s3.put_object(Bucket="theirs", Key=key, Body=bytes({30 * 10**6}))
 """
 FOUND = f"""
 import boto3, gzip
@@ -92,12 +97,13 @@ boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{
 def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     before = outside.instances()
     outside.python("owner", STORED)
-    named = outside("owner", "cloudtune", "aws", "setup", "--yes", "--secrets", NAMED)
-    named.succeeded("update NodeRole")
+    setup = ("cloudtune", "aws", "setup", "--yes")
+    outside("owner", *setup, "--secrets", NAMED).succeeded("update NodeRole")
     outside.script_on("ann", f"import time; time.sleep(0.5); print(f'this is {{epoch=}}'); {USES}")
     with (outside.files_of("ann") / "experiment.yaml").open("a") as file:
         file.write("env: [WANDB_API_KEY]\nsecrets: {HF_TOKEN: ssm:/team/token, ")
         file.write("WANDB_ENTITY: aws-secretsmanager:wandb#entity}\n")
+        file.write("data: {numbers: s3://theirs/sets/one}\n")
     planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
     assert "an instance for $0.1075 an hour" in planned.out  # with a disk of 15 GB, an address
@@ -111,6 +117,11 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
 
     missing = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")
     missing.refused("env: WANDB_API_KEY isn't set in this environment")
+    unread = outside("ann", *own, "cloudtune", "run", "experiment.yaml", "--yes")
+    unread.refused("data.numbers: instances may not read s3://theirs/sets/one: `cloudtune aws")
+    assert outside.instances() == before
+    named = outside("owner", *setup, "--data", "s3://theirs/sets/one")
+    named.succeeded("update NodeRole", "update HeadRole")
     done = outside("ann", *own, "cloudtune", "run", "experiment.yaml", "--yes")  # and measured
     assert done.code == 0, done.out + done.err
     assert re.search(r"i-\w+ \(m7i.large, \$0.1075 an hour\) controls run ", done.err)

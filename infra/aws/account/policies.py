@@ -52,7 +52,8 @@ class Place:
     has any, instances and volumes included. `head_type` is the only type of heads, "" for the usual
     two; `kms` is the ARN of the key that encrypts the bucket and the root disks, "" for AWS's own.
     Roles belong to an account and their rights to a region, so each region has its own roles.
-    `secrets` are those that instances may read, such as "ssm:/team/token".
+    `secrets` are those that instances may read, such as "ssm:/team/token"; `data` the addresses in
+    S3 below which instances and heads may read.
     The bucket's name is one that S3 keeps for the account, unless `shared_namespace`: set-ups up to
     0.2.0, whose buckets stay, have names that another account could have taken.
     """
@@ -67,6 +68,7 @@ class Place:
     boundary: str = ""
     shared_namespace: bool = False
     secrets: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
 
     @property
     def head_types(self) -> tuple[str, ...]:
@@ -157,9 +159,14 @@ def node(place: Place) -> Document:
     heads = [f"{folder}/*/head/{name}" for name in HEAD_FILES]
     denied = [
         _deny("LeaveHeadsAlone", ["s3:GetObject", *writing], heads),
-        _deny("LeaveEnvironmentsAsTheyAre", writing, [f"{folder}/environments/*"]),
+        _deny(
+            "LeaveEnvironmentsAndDataAsTheyAre",
+            writing,
+            [f"{folder}/environments/*", f"{folder}/data/*"],
+        ),
     ]
-    return _document(_bucket(place, [place.bucket]), _read_secrets(place), denied)
+    own = _bucket(place, [place.bucket])
+    return _document(own, _read_secrets(place), _read_data(place), denied)
 
 
 def head(place: Place) -> Document:
@@ -169,6 +176,7 @@ def head(place: Place) -> Document:
         _launch(place, place.types, place.node),
         _terminate(place),
         _bucket(place, [place.bucket]),
+        _read_data(place),
     )
 
 
@@ -337,6 +345,23 @@ def _read_secrets(place: Place) -> list[Document]:
 def _see_secrets(place: Place) -> list[Document]:
     arns = place.secret_arns(SECRETS_MANAGER)
     return [_allow("SeeSecrets", ["secretsmanager:DescribeSecret"], arns)] if arns else []
+
+
+def _read_data(place: Place) -> list[Document]:
+    """Return the rights to read below the addresses of data, and nothing beside them."""
+    named = [address.removeprefix("s3://").split("/", 1) for address in place.data]
+    if not named:
+        return []
+    paths = [(bucket, "/".join(keys)) for bucket, *keys in named]
+    objects = [f"arn:aws:s3:::{'/'.join(path)}/*" for path in named]
+    whole = sorted({f"arn:aws:s3:::{bucket}" for bucket, key in paths if not key})
+    parts = sorted({f"arn:aws:s3:::{bucket}" for bucket, key in paths if key})
+    below = {"StringLike": {"s3:prefix": [f"{key}/*" for _, key in paths if key]}}
+    return [
+        _allow("ReadData", ["s3:GetObject"], objects),
+        *([_allow("ListData", ["s3:ListBucket"], whole)] if whole else ()),
+        *([_allow("ListDataBelow", ["s3:ListBucket"], parts, below)] if parts else ()),
+    ]
 
 
 def _bucket(place: Place, names: Sequence[str]) -> list[Document]:
