@@ -259,6 +259,14 @@ class Aws(Ec2Speaking):
         second = "" if own_type else pricing.SECOND_HEAD_TYPE
         return HeadOffer(kind, price, request, experiment.cloud.tags, second)
 
+    def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
+        from cloudtune.infra.aws import entering  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.node.entering import SHELL  # noqa: PLC0415
+
+        if not words:
+            return entering.open_terminal(endpoint, instance, SHELL)
+        return entering.run_command(endpoint, instance, words)
+
     def own_address(self) -> str:
         """Return this machine's address within its VPC.
 

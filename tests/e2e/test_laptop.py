@@ -164,6 +164,7 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     intruder = outside.python("owner", launching(script.read_text(), token="0" * 64)).strip()
     console = outside.world.home / "instances" / intruder / "console.log"
 
+    enters(outside, run)
     status = outside("bob", "cloudtune", "status", "--region", "us-east-1")
     assert status.out.count(": looked after") == 2, status.out
     watching = outside.start("bob", "cloudtune", "watch", where)
@@ -196,6 +197,17 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     assert all(f"{BUCKET}.s3.us-east-1.amazonaws.com" in names for names in asked)
     heads = [names for names in asked if "ec2.us-east-1.amazonaws.com" in names]
     assert len(asked) > len(heads) > 1
+
+
+def enters(outside: Outside, run: str) -> None:
+    """Somebody else of the account runs commands where trials train, and on the head."""
+    run = f"s3://{BUCKET}/cloudtune/{run}"
+    words = ("--", "sh", "-c", "ls; nvidia-smi; exit 3")
+    seen = outside("bob", "cloudtune", "exec", run, *words)
+    assert seen.code == 3, seen.err
+    assert "train.py" in seen.out
+    assert "GPU-00000000" in seen.out
+    outside("bob", "cloudtune", "exec", run, "head", "--", "echo", "in").succeeded("in")
 
 
 def wait_for_nodes(

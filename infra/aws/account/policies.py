@@ -20,6 +20,9 @@ POLICY: Final = "cloudtune"
 GROUP: Final = "cloudtune"
 PREFIX: Final = "cloudtune"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
+# AWS's documents of Systems Manager by which a person's command and a terminal run.
+EXEC_DOCUMENT: Final = "AWS-RunShellScript"
+SHELL_DOCUMENT: Final = "AWS-StartInteractiveCommand"
 # The files of heads and people in a run's folder `head` (`infra.heads.store`, a layer above).
 HEAD_FILES: Final = (
     *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
@@ -166,7 +169,7 @@ def node(place: Place) -> Document:
         ),
     ]
     own = _bucket(place, [place.bucket])
-    return _document(own, _read_secrets(place), _read_data(place), denied)
+    return _document(own, _read_secrets(place), _read_data(place), _be_entered(place), denied)
 
 
 def head(place: Place) -> Document:
@@ -177,6 +180,7 @@ def head(place: Place) -> Document:
         _terminate(place),
         _bucket(place, [place.bucket]),
         _read_data(place),
+        _be_entered(place),
     )
 
 
@@ -207,6 +211,7 @@ def person(place: Place) -> Document:
         _see_secrets(place),
         _launch(place, place.head_types, place.head),
         _terminate(place),
+        _enter(place),
         _bucket(place, place.buckets),
     )
 
@@ -340,6 +345,38 @@ def _read_secrets(place: Place) -> list[Document]:
         "ReadSecrets": ("secretsmanager:GetSecretValue", place.secret_arns(SECRETS_MANAGER)),
     }
     return [_allow(sid, [action], arns) for sid, (action, arns) in rights.items() if arns]
+
+
+def _be_entered(place: Place) -> list[Document]:
+    """Return the rights of an instance's agent to take commands of Systems Manager.
+
+    From "Verify or add instance permissions for Session Manager" (Systems Manager user guide), as
+    known to us; none of them can be limited to a resource.
+    """
+    channels = "CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel"
+    messages = "AcknowledgeMessage DeleteMessage FailMessage GetEndpoint GetMessages SendReply"
+    actions = [
+        "ssm:UpdateInstanceInformation",
+        *_of("ssmmessages", channels),
+        *_of("ec2messages", messages),
+    ]
+    in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
+    return [_allow("BeEntered", actions, condition=in_region)]
+
+
+def _enter(place: Place) -> list[Document]:
+    """Return the rights of a person to enter instances of runs, by two documents of AWS's own."""
+    tagged = {"StringLike": {f"ssm:resourceTag/{RUN_TAG}": "*"}}
+    documents = f"arn:aws:ssm:{place.region}::document"
+    return [
+        _allow("EnterOurs", _of("ssm", _ENTERING), place.ec2("instance"), tagged),
+        _allow("SendCommands", ["ssm:SendCommand"], f"{documents}/{EXEC_DOCUMENT}"),
+        _allow("OpenTerminals", ["ssm:StartSession"], f"{documents}/{SHELL_DOCUMENT}"),
+        _allow("ReadAnswers", ["ssm:GetCommandInvocation"]),
+    ]
+
+
+_ENTERING = "SendCommand StartSession"
 
 
 def _see_secrets(place: Place) -> list[Document]:
