@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from cloudtune.experiment.data import covers, is_in_s3
+from cloudtune.experiment.data import is_in_s3
 from cloudtune.experiment.schema import DataSettings
-from cloudtune.infra.aws.account.inventory import place_of_setup
-from cloudtune.infra.aws.account.policies import node_role
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.provider import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cloudtune.experiment.schema import Experiment
 
 # S3 bills $0.0004 for 1,000 GET requests in us-east-1, and as much or a bit more elsewhere.
 USD_PER_REQUEST = 4e-7
 # An instance copies each file with a request of its own.
-_MOST_FILES = 200_000
+MOST_FILES = 200_000
 _ABSENT = {"NoSuchBucket", "404"}
 
 
@@ -60,7 +56,7 @@ def look(endpoint: Endpoint, address: str) -> Contents:
             contents = page.get("Contents", ())
             files += len(contents)
             size += sum(found["Size"] for found in contents)
-            if files > _MOST_FILES:
+            if files > MOST_FILES:
                 break
     except ClientError as error:
         is_absent = error.response.get("Error", {}).get("Code") in _ABSENT
@@ -101,37 +97,3 @@ def _region(s3: Any, bucket: str) -> str:
         return ""
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return str(headers.get("x-amz-bucket-region", ""))
-
-
-def unreadable_data(experiment: Experiment) -> Iterator[str]:
-    """Yield a line for each folder of data that no instance could copy."""
-    region = experiment.cloud.region
-    sources = {name: it for name, it in experiment.data.items() if is_in_s3(it)}
-    if not sources:
-        return
-    for name, source in sources.items():
-        files = look(Endpoint(region), source).files
-        if files == 0:
-            yield f"data.{name}: nothing is below {source}/; correct the address"
-        elif files is not None and files > _MOST_FILES:
-            yield (
-                f"data.{name}: more than {_MOST_FILES:,} files are below {source}/, and each "
-                "instance would ask for each: pack them into archives, or read them in the script"
-            )
-    if experiment.cloud.instance_profile != node_role(region):
-        return  # its rights are its owner's business
-    place = place_of_setup(Endpoint(region))
-    if place is None:
-        return
-    allowed = [*place.data, experiment.storage.rstrip("/")]
-    lacking = {
-        name: source
-        for name, source in sources.items()
-        if not any(covers(address, source) for address in allowed)
-    }
-    listed = ",".join(dict.fromkeys([*place.data, *lacking.values()]))
-    for name, source in lacking.items():
-        yield (
-            f"data.{name}: instances may not read {source}: `cloudtune aws setup --region "
-            f"{region} --data {listed}` lets them"
-        )

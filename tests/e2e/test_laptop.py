@@ -146,6 +146,42 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert "No instance of cloudtune is alive." in left.out
 
 
+OTHERS = """
+import boto3, json
+boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="ours-too")
+iam = boto3.client("iam", region_name="us-east-1")
+who = {{"Principal": {{"Service": "ec2.amazonaws.com"}}, "Action": "sts:AssumeRole"}}
+trust = {{"Version": "2012-10-17", "Statement": [{{"Effect": "Allow", **who}}]}}
+made = iam.create_role(RoleName="mine", AssumeRolePolicyDocument=json.dumps(trust))
+iam.put_role_policy(RoleName="mine", PolicyName="p", PolicyDocument={document!r})
+iam.create_instance_profile(InstanceProfileName="my-profile")
+iam.add_role_to_instance_profile(InstanceProfileName="my-profile", RoleName="mine")
+iam.put_user_policy(UserName="ann", PolicyName="tunes", PolicyDocument={person!r})
+print(made["Role"]["Arn"])
+"""
+
+
+def test_a_bucket_and_a_role_of_ones_own(outside: Outside) -> None:
+    storage = ("--storage", "s3://ours-too/runs")
+    outside.script_on("ann", "import time; time.sleep(0.2)")
+    path = outside.files_of("ann") / "experiment.yaml"
+    named = path.read_text() + "  instance_profile: my-profile\nstorage: s3://ours-too/runs\n"
+    path.write_text(named)
+    document, person = (
+        outside("owner", "cloudtune", "aws", "policy", who, *storage).succeeded().out
+        for who in ("node", "person")
+    )
+    own = outside.python("owner", OTHERS.format(document=document, person=person)).strip()
+    run = ("cloudtune", "run", "experiment.yaml", "--profile", "speeds.json", "--yes")
+    refused = outside("ann", *run).refused("storage: heads and instances may not write to s3://")
+    assert f"cloud.instance_profile: heads may not give instances {own}" in refused.err
+    outside("owner", "cloudtune", "aws", "setup", "--yes", *storage, "--role", own).succeeded()
+    outside("ann", *run).succeeded("0 instances left (checked ")
+    report = outside("ann", "cloudtune", "report", "-o", "json").json
+    assert report["best"]["epoch"] == 8
+    assert report["best"]["checkpoint"].startswith("s3://ours-too/runs/")
+
+
 def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     # Long enough for three others to look at it before it is over.
     outside.script_on("ann", "import time; time.sleep(1.5)")

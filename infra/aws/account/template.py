@@ -37,7 +37,12 @@ PURPOSES: Mapping[str, str] = {
 # Optional outputs, and their fields of the place.
 _FIELDS = {"Boundary": "boundary", "RolePath": "path", "HeadType": "head_type", "Kms": "kms"}
 # Those that are lists, separated by commas.
-_LISTS = {"Secrets": "secrets", "Data": "data"}
+_LISTS = {
+    "Secrets": "secrets",
+    "Data": "data",
+    "Storages": "storages",
+    "OtherRoles": "other_roles",
+}
 
 
 @dataclass(frozen=True)
