@@ -149,5 +149,6 @@ def stop(run: str | None) -> None:
     else:
         recorded = ProcessGroup.recorded(folder / control.CONTROLLER)
         assert recorded is not None
-        os.kill(recorded[0].pid, signal.SIGINT)
+        # Not SIGINT: a shell has what it starts in the background ignore that.
+        os.kill(recorded[0].pid, signal.SIGTERM)
     click.echo(f"Stopping run {folder.name}: follow it with `cloudtune watch {folder.name}`.")
