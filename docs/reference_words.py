@@ -169,6 +169,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
         ),
         "none",
     ),
+    "data": (
+        (
+            "[folders beside the script](scripts.md#data), by name: `s3://bucket/prefix`, or a "
+            "folder of this machine"
+        ),
+        "none",
+    ),
     "charges.per_launch": ("for each launch, such as for data that it loads", "none"),
     "charges.data": (
         "[data that crosses regions](aws.md#regions): its `region`, `gb`, `usd_per_gb` ($0.02)",

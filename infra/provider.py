@@ -384,6 +384,17 @@ class Provider(Protocol):
         """
         return None
 
+    def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
+        """Run a person's command on an instance; without words, open a terminal there.
+
+        Its output is printed. Returns its exit code.
+
+        Raises:
+            UsageError: this cloud has no way in, or this machine lacks what it takes.
+            CloudtuneError: the command couldn't be run there.
+        """
+        raise UsageError(f"provider {self.name} has no way into its instances")
+
     def own_address(self) -> str:
         """Return the address at which instances reach this machine.
 

@@ -14,6 +14,7 @@ import click
 from cloudtune import aws_session
 from cloudtune.cli.options import OUTPUT, GroupedCommand, confirm, print_data
 from cloudtune.errors import UsageError
+from cloudtune.experiment.data import parse_address
 from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.aws.account import live as live_check
 from cloudtune.infra.aws.account import policies, stack
@@ -70,6 +71,29 @@ SECRETS = click.option(
     help="Secrets that instances may read, such as 'ssm:/team/token,aws-secretsmanager:hf'; none "
     "for no more (default: as in the last setup).",
 )
+DATA = click.option(
+    "--data",
+    metavar="ADDRESSES",
+    callback=lambda _context, _option, text: _data(text),
+    help="Data that heads and instances may read, such as 's3://bucket/prefix,s3://other'; none "
+    "for no more (default: as in the last setup).",
+)
+STORAGE = click.option(
+    "--storage",
+    "storages",
+    metavar="ADDRESSES",
+    callback=lambda _context, _option, text: _data(text),
+    help="Further storages that runs may use, such as 's3://bucket/prefix'; none for no more "
+    "(default: as in the last setup).",
+)
+ROLE = click.option(
+    "--role",
+    "other_roles",
+    metavar="ARNS",
+    callback=lambda _context, _option, text: _roles(text),
+    help="Roles of your own that heads may give to instances (cloud.instance_profile); none for "
+    "no more (default: as in the last setup).",
+)
 ROLE_PATH = click.option(
     "--role-path",
     "path",
@@ -79,6 +103,7 @@ ROLE_PATH = click.option(
     help="Path of the two roles and instance profiles, such as /team/ (default: /).",
 )
 _KEY = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
+_ROLE = re.compile(r"arn:[\w-]+:iam::\d{12}:role/[\w+=,.@/-]+")
 _OK = 0
 _LACKING = 1
 
@@ -94,6 +119,9 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         head_type: str,
         kms: str,
         secrets: tuple[str, ...] | None,
+        data: tuple[str, ...] | None,
+        storages: tuple[str, ...] | None,
+        other_roles: tuple[str, ...] | None,
         tags: tuple[str, ...] = (),
         boundary: str = "",
         **others: Any,
@@ -109,11 +137,16 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "kms": kms,
         }
         named: dict[str, object] = {name: field for name, field in fields.items() if field}
-        if secrets is not None:
-            named["secrets"] = secrets
+        lists = {
+            "secrets": secrets,
+            "data": data,
+            "storages": storages,
+            "other_roles": other_roles,
+        }
+        named |= {name: listed for name, listed in lists.items() if listed is not None}
         return command(named=named, **others)
 
-    for option in (SECRETS, KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
+    for option in (ROLE, STORAGE, DATA, SECRETS, KMS, HEAD_TYPE, ROLE_PATH, INSTANCES):
         collect = option(collect)
     return collect
 
@@ -341,6 +374,25 @@ def _secrets(text: str | None) -> tuple[str, ...] | None:
         if not source.is_in_aws:
             raise UsageError(f"--secrets {source}: a file needs no right; leave it out")
     return tuple(dict.fromkeys(source.place for source in sources))
+
+
+def _data(text: str | None) -> tuple[str, ...] | None:
+    """Return the listed addresses in S3; None if the option wasn't given."""
+    if text is None:
+        return None
+    addresses = [] if text == "none" else [parse_address(item) for item in _listed(text)]
+    return tuple(dict.fromkeys(addresses))
+
+
+def _roles(text: str | None) -> tuple[str, ...] | None:
+    """Return the listed ARNs of roles; None if the option wasn't given."""
+    if text is None:
+        return None
+    roles = () if text == "none" else _listed(text)
+    for role in roles:
+        if not _ROLE.fullmatch(role):
+            raise UsageError(f"--role {role}: write its ARN: arn:aws:iam::111122223333:role/NAME")
+    return tuple(dict.fromkeys(roles))
 
 
 def _path(text: str) -> str:

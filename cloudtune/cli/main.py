@@ -107,6 +107,8 @@ COMMANDS = (
     ("stop", "run", "Stop a run gracefully, as Ctrl-C does in its own terminal."),
     ("watch", "watch", "Follow a run live, as in its own terminal."),
     ("logs", "watch", "Print the output of the workers of RUN, or of TRIAL only."),
+    ("exec", "enter", "Run a command on an instance of a live run, as its trials find it."),
+    ("shell", "enter", "Open a terminal on an instance of a live run."),
     ("runs", "watch", "List this machine's runs with results and costs, latest first."),
     ("export", "exports", "Export a run's trials, with every metric of every epoch."),
     ("profile", "profile", "Measure how the script scales on rented instances of each type."),

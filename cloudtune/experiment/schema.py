@@ -21,6 +21,7 @@ from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
 from cloudtune.experiment import field_types, validation
 from cloudtune.experiment.cloud import CloudSettings, line_of, provider_of
 from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
+from cloudtune.experiment.data import Data, resolve_sources
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
 from cloudtune.experiment.overrides import of_provider, override, with_place
 from cloudtune.experiment.search_space import contains, plain
@@ -196,6 +197,7 @@ class Experiment(Section):
     setup: Setup = Field(default=Setup(), examples=["{pip: requirements.txt}"])
     env: Env = Field(default={}, examples=["{HF_HOME: /data/hf}"])
     secrets: Secrets = Field(default={}, examples=["{HF_TOKEN: ssm:/team/hf-token}"])
+    data: Data = Field(default={}, examples=["{train: s3://bucket/prefix}"])
     charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
     storage: field_types.Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
     history: field_types.History = Field(default="auto", examples=["off"])
@@ -391,6 +393,11 @@ class Experiment(Section):
     def secret_sources(self) -> dict[str, SecretSource]:
         """Where each secret of the trials is, by the name of its variable."""
         return {name: SecretSource.parse(text) for name, text in self.secrets.items()}
+
+    @property
+    def data_sources(self) -> dict[str, str]:
+        """Where each folder of the data is: an address in S3, or an absolute path."""
+        return resolve_sources(self.data, self.directory)
 
     @property
     def strategy_name(self) -> str:

@@ -38,6 +38,8 @@ from cloudtune.runs.identity import identity_of
 _NO_BOUND = 10_000
 # Seconds to fetch and unpack 2.9 GB, torch with its CUDA, on two cores (docs/aws.md, 2026-11).
 _FETCH = Measurement(26.0, 10.0)
+# Seconds to copy a gigabyte of data: a gp3 volume takes 125 MB/s (EBS user guide, 2026-11).
+_COPY = Measurement(8.0, 3.0)
 # Instance types that a line names before it counts the others.
 _NAMED = 3
 
@@ -265,23 +267,33 @@ def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
 def _with_fetch(
     profiles: Sequence[ScalingProfile], experiment: Experiment
 ) -> tuple[list[ScalingProfile], Sequence[str]]:
-    """Return profiles whose boots include fetching an environment, with notes if it was added.
+    """Return profiles whose boots include fetching environment and data, with notes if added.
 
-    Measured boots include it. Published figures are of machines that fetched nothing.
+    Measured boots include both. Published figures are of machines that fetched nothing.
     """
-    if not experiment.setup.builds or not PROVIDERS[experiment.cloud.provider].fetches:
-        return list(profiles), ()
-    fetching = [
-        replace(profile, boot=_sum(profile.boot, _FETCH))
-        if profile.provenance.origin in {PUBLISHED, ASSUMED}
-        else profile
-        for profile in profiles
-    ]
-    note = (
-        f"setup: published figures don't include it; {_FETCH.mean:g} ± {_FETCH.sd:g} s more of "
-        "each boot are assumed to fetch the environment, until it is measured"
-    )
-    return fetching, () if fetching == list(profiles) else (note,)
+    added: list[tuple[str, str, Measurement]] = []
+    if experiment.setup.builds and PROVIDERS[experiment.cloud.provider].fetches:
+        added.append(("setup", "fetch the environment", _FETCH))
+    size = experiment.charges.data
+    if experiment.data and size is not None:
+        copying = Measurement(_COPY.mean * size.gb, _COPY.sd * size.gb)
+        added.append(("data", f"copy {size.gb:.3g} GB", copying))
+    fetching = list(profiles)
+    notes = []
+    for what, work, seconds in added:
+        before = fetching
+        fetching = [
+            replace(profile, boot=_sum(profile.boot, seconds))
+            if profile.provenance.origin in {PUBLISHED, ASSUMED}
+            else profile
+            for profile in before
+        ]
+        if fetching != before:
+            notes.append(
+                f"{what}: published figures don't include it; {seconds.mean:.3g} ± "
+                f"{seconds.sd:.3g} s more of each boot are assumed to {work}, until it is measured"
+            )
+    return fetching, notes
 
 
 def _sum(left: Measurement, right: Measurement) -> Measurement:

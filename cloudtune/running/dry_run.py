@@ -18,8 +18,10 @@ from typing import Final
 
 from cloudtune.errors import UsageError, shown
 from cloudtune.experiment import Experiment
+from cloudtune.experiment.data import is_in_s3
 from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node import messages
+from cloudtune.infra.node.data import DataError, NodeData
 from cloudtune.infra.node.forks import how_it_ended
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, Variables, add_to
@@ -36,6 +38,7 @@ from cloudtune.model.events import EpochReport
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.model.trial import Trial
 from cloudtune.running import runner
+from cloudtune.running.data import check_data
 from cloudtune.running.variables import own_values, take
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
@@ -115,7 +118,11 @@ def check_script(
         return Tried()
     python = sys.executable if built is None else str(built.python)
     complete = built is not None and not setup.commands
-    tried = try_script(experiment, python, complete=complete, trains=trains, times=times)
+    remote = [name for name, source in experiment.data.items() if is_in_s3(source)]
+    if remote and not times:
+        tried = Tried(reason=f"it lacks data.{remote[0]}, which `cloudtune try` copies")
+    else:
+        tried = try_script(experiment, python, complete=complete, trains=trains, times=times)
     if tried.reason:
         to_stderr(f"note: {tried}; the run goes on")
     elif trains:
@@ -134,8 +141,10 @@ def check_files(experiment: Experiment) -> None:
     """Check that what instances get of the script's folder can be sent; note what is left out.
 
     Raises:
-        UsageError: a file can't be read, or they are too large; the message names one.
+        UsageError: a file can't be read, or they are too large, or a folder of data is missing or
+            in the way; the message names it.
     """
+    check_data(experiment)
     folder = experiment.train_folder
     if not provider_named(experiment.cloud.provider).sends_files:
         return
@@ -169,21 +178,39 @@ def try_script(
     """
     if obstacle := _obstacle(experiment, trains=trains):
         return Tried(reason=obstacle)
-    variables = take(experiment)
     try:
-        values = variables.read()
-    except SecretError as unread:  # the role of instances may read it
+        return _tried(experiment, python, complete=complete, trains=trains, times=times)
+    except (SecretError, DataError) as unread:  # the role of instances may read it
         return Tried(reason=str(unread))
+
+
+def _tried(
+    experiment: Experiment, python: str, *, complete: bool, trains: bool, times: bool
+) -> Tried:
+    """Try a script as `try_script` does.
+
+    Raises:
+        SecretError: a secret can't be read from here.
+        DataError: data can't be read from here.
+    """
+    variables = take(experiment)
+    values = variables.read()
     began = time.monotonic()
     trial = sampler_of(experiment).ask()
     assert trial is not None
     epochs = min(_TIMED_EPOCHS, experiment.span.max) if times else 1
-    with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
+    data = NodeData(experiment.data_sources, str(os.getpid()))
+    has_copy = trains or bool(experiment.data)
+    with (
+        contextlib.closing(data),
+        tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name,
+    ):
         folder = Path(name).resolve()
-        code = folder / "code" if trains else experiment.train_folder
-        if trains:
+        code = folder / "code" if has_copy else experiment.train_folder
+        if has_copy:
             code.mkdir()
             _fill(code, experiment)
+        data.provide(code)
         begin = _begin(experiment, trial, folder, epochs, variables)
         cores = 1 if times else os.cpu_count() or 1
         found = _without_traces(begin, add_to(os.environ, values), cores)

@@ -22,6 +22,7 @@ from cloudtune.planning.problem import instance_types, problem_of, stored_profil
 from cloudtune.planning.stages import PlanOptions, Problem
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import dry_run, measuring, runner
+from cloudtune.running.data import with_data
 from cloudtune.running.outcomes import Measured
 from cloudtune.running.problems import limits_of, plan_or_forced
 from cloudtune.running.reporter import Reporter
@@ -252,7 +253,8 @@ def _carry_out(job: Job, reporter: Reporter) -> Ended:
     asked_at = unix_time()
     reporter.on_confirm(job.experiment, job)
     # The time that a person took to answer doesn't count.
-    job = dataclasses.replace(job, began=job.began + unix_time() - asked_at)
+    experiment = with_data(job.experiment)
+    job = dataclasses.replace(job, began=job.began + unix_time() - asked_at, experiment=experiment)
     reporter.on_start(job)
     with _ending(reporter):
         return runner.run_job(job, reporter)

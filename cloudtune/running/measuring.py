@@ -23,6 +23,7 @@ from cloudtune.profiles import measurements, store
 from cloudtune.profiles.packing import packed
 from cloudtune.profiles.priors import prior
 from cloudtune.profiles.unmeasured import REFERENCE, prior_profile
+from cloudtune.running.data import with_data
 from cloudtune.running.outcomes import Measured
 from cloudtune.running.removal import MEASURE, clear
 from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
@@ -105,6 +106,7 @@ def measure(
     )
     variables = take(experiment)
     preflight(experiment, offers=(offer,))
+    experiment = with_data(experiment)
     cloud = open_cloud(experiment, pace=False)
     folder = home.new_run(experiment.name + home.PROFILE_TAIL)
     lease = (limits.deadline or _LONGEST_SECONDS) + LEASE_GRACE_SECONDS

@@ -39,6 +39,7 @@ from cloudtune.planning.make import LEASE_GRACE_SECONDS
 from cloudtune.planning.problem import stored_profiles
 from cloudtune.running import dry_run, runner
 from cloudtune.running.contact import Contact, hourly_cost
+from cloudtune.running.data import with_data
 from cloudtune.running.following import EventReports
 from cloudtune.running.heads import with_head
 from cloudtune.running.outcomes import HeadRun
@@ -82,6 +83,7 @@ def send(
     dry_run.check_script(wanted, has_run=has_run, carried=True)
     _check_imports(wanted)
     runner.preflight(wanted, offer)
+    wanted = with_data(wanted)
     words, files = _with_profile(words)
     path = wanted.directory / f".cloudtune-{wanted.name}.{'plan' if plan else 'yaml'}"
     files[path] = _written(with_head(wanted, offer)) if plan is None else plan

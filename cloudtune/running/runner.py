@@ -379,6 +379,7 @@ def training_of(
         has_gpus=provider_named(experiment.cloud.provider).has_gpus,
         losses_per_hour=losses_per_hour,
         variables=variables,
+        data=experiment.data_sources,
     )
 
 

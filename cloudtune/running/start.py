@@ -5,7 +5,7 @@ This machine controls it (`flow`), or a head does, which is sent the same (`remo
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cloudtune.planning.plan_file import plan_bytes
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import flow, heads, remote
+from cloudtune.running.data import with_data
 from cloudtune.running.outcomes import HeadRun, Swept
 from cloudtune.running.regions import after, ranked
 from cloudtune.running.reporter import Reporter
@@ -118,7 +119,7 @@ def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
         ended = flow.carry_out(job, reporter, pace=settings.pace, force=settings.force)
         return flow.conclude(ended, reporter)
     reporter.on_confirm(job.experiment, job)
-    plan = plan_bytes(job)
+    plan = plan_bytes(replace(job, experiment=with_data(job.experiment)))
     return _run_on_head(job.experiment, offer, settings.words(), reporter, plan)
 
 

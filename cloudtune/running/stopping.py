@@ -25,4 +25,5 @@ def stop_run(folder: Path) -> None:
         return
     recorded = ProcessGroup.recorded(folder / control.CONTROLLER)
     assert recorded is not None
-    os.kill(recorded[0].pid, signal.SIGINT)
+    # Not SIGINT: a shell has what it starts in the background ignore that.
+    os.kill(recorded[0].pid, signal.SIGTERM)

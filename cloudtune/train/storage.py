@@ -219,8 +219,10 @@ def is_local(filesystem: Any) -> bool:
     return bool(filesystem.type_name == "local")
 
 
-def staging_folder(size: int = 0) -> str:
+def staging_folder(size: int = 0, what: str = "a checkpoint") -> str:
     """Return the folder where `size` bytes may wait: the staging folder, or the usual one.
+
+    `what` is for the error.
 
     Raises:
         OSError: neither has that much room.
@@ -231,7 +233,7 @@ def staging_folder(size: int = 0) -> str:
         return own
     free = shutil.disk_usage(usual).free
     if free < size:
-        room = f"a checkpoint of {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB free"
+        room = f"{what} of {size / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB free"
         raise OSError(errno.ENOSPC, f"{room} in {usual}{f' and too few in {own}' if own else ''}")
     return usual
 

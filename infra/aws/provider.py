@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cloudtune import aws_session
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import pricing
-from cloudtune.infra.aws.account.policies import head_role, node_role
+from cloudtune.infra.aws.account.policies import head_role
 from cloudtune.infra.aws.requests import check_request, ending_its_disks
 from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
@@ -21,7 +21,7 @@ from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Prefli
 from cloudtune.model.catalog import quota_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
@@ -116,6 +116,10 @@ class Aws(Ec2Speaking):
             settings = settings.model_copy(update={"region": aws_session.region()})
             experiment = experiment.model_copy(update={"cloud": settings})
         check_request(settings.request)
+        if experiment.data:
+            from cloudtune.infra.aws.data import with_data_charges  # noqa: PLC0415  boto3
+
+            experiment = with_data_charges(experiment)
         stored = experiment.storage.startswith("s3://")
         if stored and settings.image and settings.instance_profile and settings.security_group:
             return _with_quotas(experiment)
@@ -192,6 +196,7 @@ class Aws(Ec2Speaking):
     ) -> Preflight:
         """Return what EC2 would refuse, by dry runs and by look-ups as far as permitted."""
         from cloudtune.infra.aws.preflight import Preflights  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.rights import lacking_rights  # noqa: PLC0415
 
         settings = experiment.cloud
         cloud = self.open(experiment, Path(), pace=False)
@@ -203,14 +208,14 @@ class Aws(Ec2Speaking):
             launches = dict.fromkeys(
                 (kind, market) for kind in types for market in _markets(settings)
             )
-        unread = list(_unreadable_secrets(experiment))
+        lacking = list(lacking_rights(experiment, has_head=head is not None))
         if head is not None:
             checked = checks.of_head(head, list(launches), is_open=settings.is_open)
-            return replace(checked, problems=(*checked.problems, *unread))
+            return replace(checked, problems=(*checked.problems, *lacking))
         here = this_instance()
         obstacles = here.obstacles(settings) if here else ()
         checked = checks.of_launches(list(launches), settings.zones, is_open=settings.is_open)
-        return replace(checked, problems=(*obstacles, *checked.problems, *unread))
+        return replace(checked, problems=(*obstacles, *checked.problems, *lacking))
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return EC2 in each region that a run of this machine used, or that is requested."""
@@ -254,6 +259,14 @@ class Aws(Ec2Speaking):
         second = "" if own_type else pricing.SECOND_HEAD_TYPE
         return HeadOffer(kind, price, request, experiment.cloud.tags, second)
 
+    def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
+        from cloudtune.infra.aws import entering  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.node.entering import SHELL  # noqa: PLC0415
+
+        if not words:
+            return entering.open_terminal(endpoint, instance, SHELL)
+        return entering.run_command(endpoint, instance, words)
+
     def own_address(self) -> str:
         """Return this machine's address within its VPC.
 
@@ -268,35 +281,6 @@ class Aws(Ec2Speaking):
                 "`cloudtune run` measures a script itself, on a head that it rents (docs/aws.md); "
                 f"this one has no instance metadata ({error})"
             ) from None
-
-
-def _unreadable_secrets(experiment: Experiment) -> Iterator[str]:
-    """Yield a line for each secret of an experiment that no instance could read."""
-    from cloudtune.infra.aws.account.inventory import (  # noqa: PLC0415  boto3 takes long
-        absent_secrets,
-        readable_secrets,
-    )
-
-    region = experiment.cloud.region
-    sources = {name: it for name, it in experiment.secret_sources.items() if it.is_in_aws}
-    if not sources:
-        return
-    absent = absent_secrets(Endpoint(region), sources.values())
-    for name, source in sources.items():
-        if source in absent:
-            yield f"secrets.{name}: {region} has no {source}; store it, or correct the name"
-    if experiment.cloud.instance_profile != node_role(region):
-        return  # its rights are its owner's business
-    allowed = readable_secrets(Endpoint(region))
-    if allowed is None:
-        return
-    lacking = {name: it.place for name, it in sources.items() if it.place not in allowed}
-    listed = ",".join(dict.fromkeys([*allowed, *lacking.values()]))
-    for name, place in lacking.items():
-        yield (
-            f"secrets.{name}: instances may not read {place}: `cloudtune aws setup --region "
-            f"{region} --secrets {listed}` lets them"
-        )
 
 
 def _markets(settings: Settings) -> Sequence[Market]:

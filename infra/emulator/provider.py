@@ -2,6 +2,8 @@
 """The emulated EC2 as a cloud to rent from, and the base of all clouds on this machine."""
 
 import math
+import os
+import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -14,8 +16,10 @@ from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.provider import Ec2Speaking
 from cloudtune.infra.emulator import pacing, service
 from cloudtune.infra.emulator.early import started_early
+from cloudtune.infra.emulator.machine_process import ID_VARIABLE
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node import this_machine
+from cloudtune.infra.node.entering import SHELL, entering
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.infra.refcount import claim
 from cloudtune.model.catalog import Catalog, InstanceType, Market
@@ -75,6 +79,14 @@ class OnThisMachine(Ec2Speaking):
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
         return service.abandoned(home / self.folder, end=end)
+
+    def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
+        return subprocess.run(
+            entering(words or SHELL, f"{ID_VARIABLE}={instance}"),
+            cwd=home / self.folder / "instances" / instance,
+            env={**os.environ, ID_VARIABLE: instance},  # it ends with the machine
+            check=False,
+        ).returncode
 
     def shared_cores(self) -> int:
         """Return this machine's cores: its instances are processes."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node import messages
+from cloudtune.infra.node.data import NodeData
 from cloudtune.infra.node.forks import Forks, how_it_ended
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
@@ -154,9 +155,13 @@ class Agent:
         self._closing = threading.Event()
         logs.mkdir(parents=True, exist_ok=True)
         # The user's variables, which the user's module may read as it is imported.
+        self._refusal = ""
         self._variables = self._read_variables()
         seen = self._environment((0,), 1.0)  # one GPU, if any, like its forks
         folder = training.folder
+        self._data = NodeData(training.data, training.storage)
+        if problem := self._data.problem(Path(folder or Path.cwd())):
+            self._refusal = problem  # all trials here fail
         # As Ray has it for a folder that it has copied.
         found = {**os.environ} if not folder else add_to(os.environ, {"PYTHONPATH": folder})
         found = with_wandb_mode(add_to(found, self._variables))
@@ -170,7 +175,6 @@ class Agent:
 
     def _read_variables(self) -> dict[str, str]:
         """Return the variables of the trials; if a secret can't be read, all trials here fail."""
-        self._refusal = ""
         try:
             return self._training.variables.read()
         except SecretError as error:
@@ -296,6 +300,7 @@ class Agent:
         self._forks.close()
         self._outbox.close()
         self._gpus.close()
+        self._data.close()
         node_copies.drop_all(self._name)
 
     def _place_waiting(self) -> None:

@@ -37,6 +37,8 @@ class Training:
     program: Program | None = None
     progress: Progress = dataclasses.field(default_factory=Progress)
     variables: Variables = dataclasses.field(default_factory=Variables)
+    data: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Where each folder of data is that nodes have beside the script."""
     folder: str = ""
     """The folder to train in, where the node is the user's machine; "" for the current one."""
 

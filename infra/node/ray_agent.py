@@ -66,8 +66,9 @@ class NodeAgent(Agent):
             at_risk=at_risk,
         )
         threading.Thread(target=watch, name="notices", daemon=True).start()
-        if text := setup_remark():
-            self._outbox.add("", 0, Remark(text))
+        for text in (setup_remark(), _data_remark(self._data.seconds)):
+            if text:
+                self._outbox.add("", 0, Remark(text))
 
     def note_interruption(self, due: float) -> None:
         """Report the interruption, and copy the output of the workers."""
@@ -81,3 +82,9 @@ class NodeAgent(Agent):
     def _finish(self, local: _Local) -> None:
         self._copies.hurry()
         super()._finish(local)
+
+
+def _data_remark(seconds: float) -> str:
+    """Return how long data took to copy, as `setup_remark` does of the environment."""
+    rounded = 10 * round(seconds / 10)
+    return f"data takes about {rounded} s of each instance's boot" if rounded else ""

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -166,6 +167,24 @@ class RayCalls(Calls):
         """Return the live instances of a run, by the names of their actors."""
         alive = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
         return {name: it for name, it in alive.items() if it.run == run}
+
+    def execute(self, instance: str, words: Sequence[str]) -> int:
+        """Run a command on an instance, print what it printed, and return its exit code.
+
+        Raises:
+            NoStartError: there is no such instance.
+        """
+        name = next((it["Name"] for it in self._marked("ALIVE") if _id(it["Name"]) == instance), "")
+        with driver(self.view.address):
+            actor = actor_named(name, NAMESPACE) if name else None
+            if actor is None:
+                raise NoStartError(f"{instance} is gone")
+            code, output, errors = ray.get(
+                actor.execute.options(concurrency_group="hello").remote(list(words))
+            )
+        sys.stdout.write(output)
+        sys.stderr.write(errors)
+        return int(code)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End the actors of these instances, with their trials."""

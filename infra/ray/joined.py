@@ -58,6 +58,8 @@ class JoinedCluster:
         os.environ.update(FOR_DRIVERS)
         with tempfile.TemporaryDirectory() as folder:
             link_sent_files(directory, Path(folder))
+            # Ray gives runs with equal files one folder, and each links its data there.
+            (Path(folder) / ".cloudtune-run").write_text(self.rental.run, encoding="utf-8")
             join(self._calls.view.address, {**self.rental.request["code"], "working_dir": folder})
 
     def answers(self) -> bool:

@@ -142,6 +142,13 @@ class RayCluster(Provider):
                 clouds.append(Cloud(_endpoint(region), {}, {}))
         return clouds
 
+    def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
+        if not words:
+            raise UsageError(
+                "provider ray: a Ray cluster has no terminals; `cloudtune exec` runs a command"
+            )
+        return self.calls(endpoint).execute(instance, words)
+
     def calls(self, endpoint: Endpoint) -> RayCalls:
         from cloudtune.infra.ray.calls import RayCalls  # noqa: PLC0415  Ray takes long
 

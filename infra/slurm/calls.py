@@ -79,23 +79,34 @@ def foretold_start(options: Sequence[str]) -> float:
     return float(start.group(1)) if start is not None else unix_time()
 
 
-def _ask(command: Sequence[str], script: str | None) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm.
+def run_step(command: Sequence[str]) -> int:
+    """Run a command of Slurm with this process's own input and output; return its exit code."""
+    try:
+        return subprocess.run(command, env=_environment(), check=False).returncode
+    except FileNotFoundError:
+        raise SlurmError(f"{command[0]} isn't on this machine") from None
 
-    What this process has of Ray's and ours in its environment would go into jobs.
 
-    Raises:
-        SlurmError: it isn't there, failed, or hasn't answered in a minute.
-    """
+def _environment() -> dict[str, str]:
+    """Return this process's environment without what would go into jobs of Ray's and ours."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("RAY_", "CLOUDTUNE_", "SLURM_JOB", "SBATCH_"))
     }
+    return {**kept, "SLURM_TIME_FORMAT": "%s"}
+
+
+def _ask(command: Sequence[str], script: str | None) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm.
+
+    Raises:
+        SlurmError: it isn't there, failed, or hasn't answered in a minute.
+    """
     try:
         return subprocess.run(
             command,
-            env={**kept, "SLURM_TIME_FORMAT": "%s"},
+            env=_environment(),
             input=script,
             capture_output=True,
             text=True,

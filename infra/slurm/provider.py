@@ -8,9 +8,17 @@ from cloudtune.clock import unix_time, utc_date
 from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
+from cloudtune.infra.node.boot import INSTANCE_VARIABLE
+from cloudtune.infra.node.entering import SHELL, entering
 from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Preflight, Provider
 from cloudtune.infra.slurm import nodes
-from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, foretold_start, time_option
+from cloudtune.infra.slurm.calls import (
+    SlurmCalls,
+    SlurmError,
+    foretold_start,
+    run_step,
+    time_option,
+)
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.model.commands import Launch
 from cloudtune.model.scaling import ScalingProfile
@@ -164,6 +172,14 @@ class Slurm(Provider):
             except SlurmError as error:
                 problems.append(f"{machine.name}: {error}")
         return starts, problems
+
+    def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
+        """Run a command as a step of the instance's job, beside its others."""
+        command = ["srun", "--overlap", "--quiet", "--ntasks=1", "--mem=0"]
+        command.append(f"--jobid={instance.removeprefix('slurm-')}")
+        if not words:
+            command.append("--pty")
+        return run_step([*command, *entering(words or SHELL, f"{INSTANCE_VARIABLE}={instance}")])
 
     def own_address(self) -> str:
         return nodes.own_address()

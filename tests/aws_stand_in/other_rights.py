@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import unescape
 
 from moto.core import DEFAULT_ACCOUNT_ID
+from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.s3.models import s3_backends
 from moto.secretsmanager.models import secretsmanager_backends
@@ -65,7 +66,8 @@ def s3_asked(request: Request) -> list[Asked]:
     unknown = f"{request.method}{subresource}"
     if not key:
         action = f"s3:{_BUCKET.get(call, unknown)}"
-        return [Asked(action, f"arn:aws:s3:::{bucket}", OWN_BUCKETS)]
+        listed = {"s3:prefix": [request.args["prefix"]]} if "prefix" in request.args else {}
+        return [Asked(action, f"arn:aws:s3:::{bucket}", {**OWN_BUCKETS, **listed})]
     asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
     if data_key := _key_of(bucket):
         of_key = {"GetObject": "kms:Decrypt", "PutObject": "kms:GenerateDataKey"}
@@ -105,6 +107,8 @@ def asked(service: str, region: str, request: Request) -> list[Asked]:
     if target:
         action = f"{service}:{target.rpartition('.')[2]}"
         given = json.loads(request.get_data() or b"{}")
+        if action in {"ssm:SendCommand", "ssm:StartSession"}:
+            return list(_entering(action, region, given, context))
         resources = ["*"]
         if service == "secretsmanager" and "SecretId" in given:
             resources = [_secret(region, given["SecretId"])]
@@ -121,6 +125,19 @@ def asked(service: str, region: str, request: Request) -> list[Asked]:
     if action == "sts:GetCallerIdentity":  # which needs no right (STS API reference)
         return []
     return [Asked(action, "*", context)]
+
+
+def _entering(
+    action: str, region: str, given: Mapping[str, Any], context: Mapping[str, list[str]]
+) -> Iterator[Asked]:
+    """Yield what a command or a terminal on instances needs: a document, and each instance."""
+    yield Asked(action, f"arn:aws:ssm:{region}::document/{given['DocumentName']}", context)
+    ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][region]
+    for instance in given.get("InstanceIds") or [given["Target"]]:
+        tags = ec2.describe_tags(filters={"resource-id": [instance]})
+        own = {f"ssm:resourceTag/{tag['key']}": [str(tag["value"])] for tag in tags}
+        arn = f"arn:aws:ec2:{region}:{DEFAULT_ACCOUNT_ID}:instance/{instance}"
+        yield Asked(action, arn, {**context, **own})
 
 
 def _parameter(region: str, name: str) -> str:

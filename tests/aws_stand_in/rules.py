@@ -30,6 +30,7 @@ from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed
 from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
 from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
+from tests.aws_stand_in.commands import Commands
 from tests.aws_stand_in.company_proxy import SIGNED_HOST, SIGNED_PATH
 from tests.aws_stand_in.launches import Launch
 from tests.aws_stand_in.policies import Asked, verdict
@@ -59,7 +60,9 @@ class StandIn(AccessRules):
     ) -> None:
         self._scenario = scenario
         self._access = access
+        self._machines = machines
         self._stacks = Stacks()
+        self._commands = Commands(self._reaches_ssm)
         self._rates = AccountRates(machines.clock.now)
         self._principals = Principals(access, machines.clock.now)
 
@@ -109,8 +112,14 @@ class StandIn(AccessRules):
             return _denial(denied, request)
         if signed.service == "cloudformation":
             return self._stack(signed, request)
+        action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+        if signed.service == "ssm":
+            given = request.get_json(force=True)
+            told = self._commands.answer(action, given, self._machines.live())
+            if told is not None:
+                status, body = told
+                return Response(body, status, mimetype="application/x-amz-json-1.1")
         if signed.service == "servicequotas":
-            action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
             given = request.get_json(force=True)
             answer = quotas.answer(action, given, self._scenario.quotas(), signed.region)
             if answer is not None:
@@ -166,6 +175,26 @@ class StandIn(AccessRules):
         except DeniedError as denied:
             return _s3_denial(str(denied), request)
         return answer
+
+    def _reaches_ssm(self, machine: Machine) -> bool:
+        """Whether the agent of a machine may connect to Systems Manager, by the machine's role."""
+        role = self._role_of(machine)
+        credentials = role and self._principals.role_credentials(role, machine.id)
+        who = credentials and self._principals.find(credentials.key)
+        if not who:
+            return False
+        names = ("ssm:UpdateInstanceInformation", "ssmmessages:OpenDataChannel")
+        region = {"aws:RequestedRegion": [machine.settings["AWS_DEFAULT_REGION"]]}
+        try:
+            check_rights(who, [Asked(name, "*", region) for name in names])
+        except DeniedError:
+            return False
+        return True
+
+    def _role_of(self, machine: Machine) -> str:
+        backend = _ec2(machine.settings["AWS_DEFAULT_REGION"])
+        association = backend.iam_instance_profile_associations.get(machine.id)
+        return "" if association is None else str(association.iam_instance_profile.roles[0].name)
 
     def _role_metadata(self, machine: Machine, item: str) -> str | None:
         """Return what an instance learns of its role; paths and shapes are the EC2 user guide's."""

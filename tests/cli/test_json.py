@@ -14,8 +14,8 @@ from tests.bench import Bench, called
 pytestmark = pytest.mark.usefixtures("at_home")
 
 # What prints no facts of a run: pages, scripts for shells, documents that are JSON themselves, and
-# what changes one thing of the emulator or of an account.
-OTHERS = {"completion", "docs", "aws", "emulator"}
+# what changes one thing of the emulator or of an account, and other programs on instances.
+OTHERS = {"completion", "docs", "aws", "emulator", "exec", "shell"}
 
 
 def test_every_command_takes_it() -> None:

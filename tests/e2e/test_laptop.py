@@ -26,7 +26,8 @@ NAMED = "ssm:/team/token,aws-secretsmanager:wandb"
 USES = (
     f"assert len(os.environ['WANDB_API_KEY']) == {len(KEY)}; "
     f"assert len(os.environ['HF_TOKEN']) == {len(TOKEN)}; "
-    f"assert len(os.environ['WANDB_ENTITY']) == {len(ENTITY)}"
+    f"assert len(os.environ['WANDB_ENTITY']) == {len(ENTITY)}; "
+    f"assert os.path.getsize('numbers/deep/b.bin') == {30 * 10**6}"
 )
 STORED = f"""
 import boto3, json
@@ -34,6 +35,10 @@ ssm = boto3.client("ssm", region_name="us-east-1")
 ssm.put_parameter(Name="/team/token", Value={TOKEN!r}, Type="SecureString")
 secrets = boto3.client("secretsmanager", region_name="us-east-1")
 secrets.create_secret(Name="wandb", SecretString=json.dumps({{"entity": {ENTITY!r}}}))
+s3 = boto3.client("s3", region_name="us-east-1")
+s3.create_bucket(Bucket="theirs")
+for key in ("sets/one/a.bin", "sets/one/deep/b.bin", "sets/other.bin"):
+    s3.put_object(Bucket="theirs", Key=key, Body=bytes({30 * 10**6}))
 """
 FOUND = f"""
 import boto3, gzip
@@ -92,12 +97,13 @@ boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{
 def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     before = outside.instances()
     outside.python("owner", STORED)
-    named = outside("owner", "cloudtune", "aws", "setup", "--yes", "--secrets", NAMED)
-    named.succeeded("update NodeRole")
+    setup = ("cloudtune", "aws", "setup", "--yes")
+    outside("owner", *setup, "--secrets", NAMED).succeeded("update NodeRole")
     outside.script_on("ann", f"import time; time.sleep(0.5); print(f'this is {{epoch=}}'); {USES}")
     with (outside.files_of("ann") / "experiment.yaml").open("a") as file:
         file.write("env: [WANDB_API_KEY]\nsecrets: {HF_TOKEN: ssm:/team/token, ")
         file.write("WANDB_ENTITY: aws-secretsmanager:wandb#entity}\n")
+        file.write("data: {numbers: s3://theirs/sets/one}\n")
     planned = outside("ann", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json")
     assert planned.code == 0, planned.err
     assert "an instance for $0.1075 an hour" in planned.out  # with a disk of 15 GB, an address
@@ -111,6 +117,11 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
 
     missing = outside("ann", "cloudtune", "run", "experiment.yaml", "--yes")
     missing.refused("env: WANDB_API_KEY isn't set in this environment")
+    unread = outside("ann", *own, "cloudtune", "run", "experiment.yaml", "--yes")
+    unread.refused("data.numbers: instances may not read s3://theirs/sets/one: `cloudtune aws")
+    assert outside.instances() == before
+    named = outside("owner", *setup, "--data", "s3://theirs/sets/one")
+    named.succeeded("update NodeRole", "update HeadRole")
     done = outside("ann", *own, "cloudtune", "run", "experiment.yaml", "--yes")  # and measured
     assert done.code == 0, done.out + done.err
     assert re.search(r"i-\w+ \(m7i.large, \$0.1075 an hour\) controls run ", done.err)
@@ -135,6 +146,42 @@ def test_one_command_from_a_laptop_to_a_model(outside: Outside) -> None:
     assert "No instance of cloudtune is alive." in left.out
 
 
+OTHERS = """
+import boto3, json
+boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="ours-too")
+iam = boto3.client("iam", region_name="us-east-1")
+who = {{"Principal": {{"Service": "ec2.amazonaws.com"}}, "Action": "sts:AssumeRole"}}
+trust = {{"Version": "2012-10-17", "Statement": [{{"Effect": "Allow", **who}}]}}
+made = iam.create_role(RoleName="mine", AssumeRolePolicyDocument=json.dumps(trust))
+iam.put_role_policy(RoleName="mine", PolicyName="p", PolicyDocument={document!r})
+iam.create_instance_profile(InstanceProfileName="my-profile")
+iam.add_role_to_instance_profile(InstanceProfileName="my-profile", RoleName="mine")
+iam.put_user_policy(UserName="ann", PolicyName="tunes", PolicyDocument={person!r})
+print(made["Role"]["Arn"])
+"""
+
+
+def test_a_bucket_and_a_role_of_ones_own(outside: Outside) -> None:
+    storage = ("--storage", "s3://ours-too/runs")
+    outside.script_on("ann", "import time; time.sleep(0.2)")
+    path = outside.files_of("ann") / "experiment.yaml"
+    named = path.read_text() + "  instance_profile: my-profile\nstorage: s3://ours-too/runs\n"
+    path.write_text(named)
+    document, person = (
+        outside("owner", "cloudtune", "aws", "policy", who, *storage).succeeded().out
+        for who in ("node", "person")
+    )
+    own = outside.python("owner", OTHERS.format(document=document, person=person)).strip()
+    run = ("cloudtune", "run", "experiment.yaml", "--profile", "speeds.json", "--yes")
+    refused = outside("ann", *run).refused("storage: heads and instances may not write to s3://")
+    assert f"cloud.instance_profile: heads may not give instances {own}" in refused.err
+    outside("owner", "cloudtune", "aws", "setup", "--yes", *storage, "--role", own).succeeded()
+    outside("ann", *run).succeeded("0 instances left (checked ")
+    report = outside("ann", "cloudtune", "report", "-o", "json").json
+    assert report["best"]["epoch"] == 8
+    assert report["best"]["checkpoint"].startswith("s3://ours-too/runs/")
+
+
 def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     # Long enough for three others to look at it before it is over.
     outside.script_on("ann", "import time; time.sleep(1.5)")
@@ -153,6 +200,7 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     intruder = outside.python("owner", launching(script.read_text(), token="0" * 64)).strip()
     console = outside.world.home / "instances" / intruder / "console.log"
 
+    enters(outside, run)
     status = outside("bob", "cloudtune", "status", "--region", "us-east-1")
     assert status.out.count(": looked after") == 2, status.out
     watching = outside.start("bob", "cloudtune", "watch", where)
@@ -185,6 +233,17 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     assert all(f"{BUCKET}.s3.us-east-1.amazonaws.com" in names for names in asked)
     heads = [names for names in asked if "ec2.us-east-1.amazonaws.com" in names]
     assert len(asked) > len(heads) > 1
+
+
+def enters(outside: Outside, run: str) -> None:
+    """Somebody else of the account runs commands where trials train, and on the head."""
+    run = f"s3://{BUCKET}/cloudtune/{run}"
+    words = ("--", "sh", "-c", "ls; nvidia-smi; exit 3")
+    seen = outside("bob", "cloudtune", "exec", run, *words)
+    assert seen.code == 3, seen.err
+    assert "train.py" in seen.out
+    assert "GPU-00000000" in seen.out
+    outside("bob", "cloudtune", "exec", run, "head", "--", "echo", "in").succeeded("in")
 
 
 def wait_for_nodes(

@@ -1,5 +1,6 @@
 """A whole run on this machine itself: no cloud, no price, and nothing left afterwards."""
 
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import find_emulator
 from cloudtune.infra.node.lease import LEASE_MINUTES
-from tests.bench import Bench, wait_for
+from tests.bench import Bench, follow, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -86,3 +87,17 @@ def renewed_after_boot(bench: Bench) -> bool:
     booted = [machine["booted_at"] for machine in machines(bench)]
     assert not began or began[0] < time.time() + 1
     return bool(began) and began[0] > booted[0] + 1.0
+
+
+def test_a_run_that_ignores_ctrl_c_can_be_stopped(bench: Bench, experiment: Path) -> None:
+    """As one that a script has started in the background (`cloudtune run … &`)."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what it inherits
+    try:
+        process = bench.start("run", experiment)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    follow(process, bench, "EpochDone")
+    bench.here("stop").succeeded("Stopping run ")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert bench.last_report()["ended"] == "interrupted"

@@ -115,7 +115,21 @@ def dies(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     return run
 
 
-@pytest.mark.parametrize("fault", [held, killed, dies], ids=lambda it: it.__name__)
+def entered(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+    """A person runs a command where trials train."""
+    run = bench.start("run", ready(bench, where))
+    follow(run, bench, "NodeJoined", 2)
+    follow(run, bench, "EpochDone")
+    [name] = (path.name for path in (bench.home / "runs").iterdir())
+    seen = bench("exec", name, "t00", "--", "sh", "-c", "ls; echo no >&2; exit 3")
+    assert (seen.code, seen.err) == (3, "no\n"), seen.out
+    assert "train.py" in seen.out
+    bench("exec", name, "t00", "--", "/none").refused("/none: No such file", code=127)
+    bench("shell", name, "t00").refused("a Ray cluster has no terminals")
+    return run
+
+
+@pytest.mark.parametrize("fault", [entered, held, killed, dies], ids=lambda it: it.__name__)
 def test_limits_and_winner_hold_and_nothing_is_left(
     bench: Bench,
     shared: SomebodysCluster,

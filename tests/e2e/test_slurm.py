@@ -125,7 +125,19 @@ def killed(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     return run
 
 
-FAULTS = (never_starts, cancelled, preempted, node_down, refused, silent, killed)
+def entered(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+    """A person runs a command in a job beside its trials, and opens a terminal there."""
+    run, job = training(bench, lab)
+    [name] = (path.name for path in (bench.home / "runs").iterdir())
+    words = ("sh", "-c", "ls; echo job $SLURM_JOB_ID; exit 3")
+    seen = bench("exec", name, f"slurm-{job}", "--", *words)
+    assert (seen.code, seen.out.split("\n")[-2]) == (3, f"job {job}"), seen.err
+    assert "train.py" in seen.out
+    assert bench("exec", name, "t00", "--", "true").code == 0
+    return run
+
+
+FAULTS = (entered, never_starts, cancelled, preempted, node_down, refused, silent, killed)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.__name__)

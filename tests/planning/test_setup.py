@@ -43,10 +43,19 @@ def test_published_figures_get_a_fetch(tmp_path: Path, setup: dict[str, Any], mo
     assert [note.partition(":")[0] for note in notes] == (["setup"] if more else [])
 
 
+def test_published_figures_get_a_copy_of_the_data(tmp_path: Path) -> None:
+    charges = {"data": {"region": "us-east-1", "gb": 3}}
+    wanted = experiment(tmp_path, data={"train": "s3://bucket/sets"}, charges=charges)
+    profiles = stored_profiles(wanted, "resnet50-cifar10@v100")
+    result, notes = _with_fetch(profiles, wanted)
+    assert result[0].boot.mean == profiles[0].boot.mean + 24.0
+    assert [note.partition(":")[0] for note in notes] == ["data"]
+
+
 def test_where_instances_are_this_machine_nothing_is_fetched(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, setup={"pip": []}, cloud={"provider": "emulated"})
     profiles = stored_profiles(experiment(tmp_path), "resnet50-cifar10@v100")
-    assert _with_fetch(profiles, wanted) == (profiles, ())
+    assert _with_fetch(profiles, wanted) == (profiles, [])
 
 
 def test_a_mistake_in_requirements_is_shown_by_plan(tmp_path: Path) -> None:

@@ -250,13 +250,13 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
     )
 
 
-def readable_secrets(endpoint: Endpoint) -> tuple[str, ...] | None:
-    """Return the secrets that setup lets a region's instances read; None if that is unknown."""
+def settings_of_setup(endpoint: Endpoint) -> Settings | None:
+    """Return the settings of a region's stack; None without one, or if they are unknown."""
     clients = Clients(endpoint)
     outputs = getattr(_Reader(clients)("", partial(stack.read, clients)), "outputs", None)
     if not outputs:
         return None
-    return Settings.of_outputs(Place("", endpoint.region), outputs).place.secrets
+    return Settings.of_outputs(Place("", endpoint.region), outputs)
 
 
 def absent_secrets(endpoint: Endpoint, secrets: Iterable[SecretSource]) -> list[SecretSource]:

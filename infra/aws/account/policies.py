@@ -20,6 +20,9 @@ POLICY: Final = "cloudtune"
 GROUP: Final = "cloudtune"
 PREFIX: Final = "cloudtune"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
+# AWS's documents of Systems Manager by which a person's command and a terminal run.
+EXEC_DOCUMENT: Final = "AWS-RunShellScript"
+SHELL_DOCUMENT: Final = "AWS-StartInteractiveCommand"
 # The files of heads and people in a run's folder `head` (`infra.heads.store`, a layer above).
 HEAD_FILES: Final = (
     *("boot.log", "order.json", "parcel.tar.gz", "remote.json", "state.json", "stop"),
@@ -52,7 +55,9 @@ class Place:
     has any, instances and volumes included. `head_type` is the only type of heads, "" for the usual
     two; `kms` is the ARN of the key that encrypts the bucket and the root disks, "" for AWS's own.
     Roles belong to an account and their rights to a region, so each region has its own roles.
-    `secrets` are those that instances may read, such as "ssm:/team/token".
+    `secrets` are those that instances may read, such as "ssm:/team/token"; `data` the addresses in
+    S3 below which instances and heads may read, `storages` those below which runs may keep what
+    they keep. `other_roles` are ARNs of roles that heads may give to instances besides its own.
     The bucket's name is one that S3 keeps for the account, unless `shared_namespace`: set-ups up to
     0.2.0, whose buckets stay, have names that another account could have taken.
     """
@@ -67,6 +72,9 @@ class Place:
     boundary: str = ""
     shared_namespace: bool = False
     secrets: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    storages: tuple[str, ...] = ()
+    other_roles: tuple[str, ...] = ()
 
     @property
     def head_types(self) -> tuple[str, ...]:
@@ -152,23 +160,27 @@ def node(place: Place) -> Document:
     runs, nor write environments: later heads run those as root. A role knows no run, so that
     checkpoints of all runs can be read and written.
     """
-    folder = f"arn:aws:s3:::{place.bucket}/{PREFIX}"
+    folders = [f"arn:aws:s3:::{place.bucket}/{PREFIX}", *map(_arn_of, place.storages)]
     writing = ["s3:DeleteObject", "s3:PutObject"]
-    heads = [f"{folder}/*/head/{name}" for name in HEAD_FILES]
+    heads = [f"{folder}/*/head/{name}" for folder in folders for name in HEAD_FILES]
+    shared = [f"{folder}/{name}/*" for folder in folders for name in ("environments", "data")]
     denied = [
         _deny("LeaveHeadsAlone", ["s3:GetObject", *writing], heads),
-        _deny("LeaveEnvironmentsAsTheyAre", writing, [f"{folder}/environments/*"]),
+        _deny("LeaveEnvironmentsAndDataAsTheyAre", writing, shared),
     ]
-    return _document(_bucket(place, [place.bucket]), _read_secrets(place), denied)
+    own = _bucket(place, [place.bucket])
+    return _document(own, _read_secrets(place), _read_data(place), _be_entered(place), denied)
 
 
 def head(place: Place) -> Document:
     """Return the rights of a head: rent the types, tagged; end what is tagged; and the bucket."""
     return _document(
         _see(place),
-        _launch(place, place.types, place.node),
+        _launch(place, place.types, place.node, place.other_roles),
         _terminate(place),
         _bucket(place, [place.bucket]),
+        _read_data(place),
+        _be_entered(place),
     )
 
 
@@ -199,6 +211,7 @@ def person(place: Place) -> Document:
         _see_secrets(place),
         _launch(place, place.head_types, place.head),
         _terminate(place),
+        _enter(place),
         _bucket(place, place.buckets),
     )
 
@@ -292,7 +305,9 @@ def _see(place: Place) -> list[Document]:
     ]
 
 
-def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
+def _launch(
+    place: Place, types: Sequence[str], role: str, other_roles: Sequence[str] = ()
+) -> list[Document]:
     tagged: dict[str, dict[str, Any]] = {
         "Null": {f"aws:RequestTag/{RUN_TAG}": "false"},
         "StringLike": {"ec2:InstanceType": list(types)},
@@ -304,11 +319,13 @@ def _launch(place: Place, types: Sequence[str], role: str) -> list[Document]:
     at_launch = {"StringEquals": {"ec2:CreateAction": "RunInstances"}}
     for_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     created = [place.ec2("instance"), place.ec2("volume")]
+    own_role = place.iam("role", role)
+    roles = [own_role, *other_roles] if other_roles else own_role
     allowed = [
         _allow("LaunchTagged", ["ec2:RunInstances"], place.ec2("instance"), tagged),
         _allow("LaunchFromThese", ["ec2:RunInstances"], used),
         _allow("TagAtLaunch", ["ec2:CreateTags"], created, at_launch),
-        _allow("GiveInstancesTheirRole", ["iam:PassRole"], place.iam("role", role), for_ec2),
+        _allow("GiveInstancesTheirRole", ["iam:PassRole"], roles, for_ec2),
     ]
     if place.kms:
         # From "Amazon EBS encryption: permissions for IAM users" (EBS user guide): EC2 gets a
@@ -334,18 +351,77 @@ def _read_secrets(place: Place) -> list[Document]:
     return [_allow(sid, [action], arns) for sid, (action, arns) in rights.items() if arns]
 
 
+def _be_entered(place: Place) -> list[Document]:
+    """Return the rights of an instance's agent to take commands of Systems Manager.
+
+    From "Verify or add instance permissions for Session Manager" (Systems Manager user guide), as
+    known to us; none of them can be limited to a resource.
+    """
+    channels = "CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel"
+    messages = "AcknowledgeMessage DeleteMessage FailMessage GetEndpoint GetMessages SendReply"
+    actions = [
+        "ssm:UpdateInstanceInformation",
+        *_of("ssmmessages", channels),
+        *_of("ec2messages", messages),
+    ]
+    in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
+    return [_allow("BeEntered", actions, condition=in_region)]
+
+
+def _enter(place: Place) -> list[Document]:
+    """Return the rights of a person to enter instances of runs, by two documents of AWS's own."""
+    tagged = {"StringLike": {f"ssm:resourceTag/{RUN_TAG}": "*"}}
+    documents = f"arn:aws:ssm:{place.region}::document"
+    return [
+        _allow("EnterOurs", _of("ssm", _ENTERING), place.ec2("instance"), tagged),
+        _allow("SendCommands", ["ssm:SendCommand"], f"{documents}/{EXEC_DOCUMENT}"),
+        _allow("OpenTerminals", ["ssm:StartSession"], f"{documents}/{SHELL_DOCUMENT}"),
+        _allow("ReadAnswers", ["ssm:GetCommandInvocation"]),
+    ]
+
+
+_ENTERING = "SendCommand StartSession"
+
+
 def _see_secrets(place: Place) -> list[Document]:
     arns = place.secret_arns(SECRETS_MANAGER)
     return [_allow("SeeSecrets", ["secretsmanager:DescribeSecret"], arns)] if arns else []
 
 
+def _read_data(place: Place) -> list[Document]:
+    """Return the rights to read below the addresses of data, and nothing beside them."""
+    named = [address.removeprefix("s3://").split("/", 1) for address in place.data]
+    if not named:
+        return []
+    paths = [(bucket, "/".join(keys)) for bucket, *keys in named]
+    objects = [f"arn:aws:s3:::{'/'.join(path)}/*" for path in named]
+    whole = sorted({f"arn:aws:s3:::{bucket}" for bucket, key in paths if not key})
+    parts = sorted({f"arn:aws:s3:::{bucket}" for bucket, key in paths if key})
+    below = {"StringLike": {"s3:prefix": [f"{key}/*" for _, key in paths if key]}}
+    return [
+        _allow("ReadData", ["s3:GetObject"], objects),
+        *([_allow("ListData", ["s3:ListBucket"], whole)] if whole else ()),
+        *([_allow("ListDataBelow", ["s3:ListBucket"], parts, below)] if parts else ()),
+    ]
+
+
+def _arn_of(address: str) -> str:
+    return f"arn:aws:s3:::{address.removeprefix('s3://')}"
+
+
 def _bucket(place: Place, names: Sequence[str]) -> list[Document]:
+    """Return the rights to keep things in the bucket of a place, and in its other storages."""
     buckets = [f"arn:aws:s3:::{name}" for name in names]
     objects = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+    others = [_arn_of(address) for address in place.storages]
+    # Who may not list a whole bucket isn't told that an object is missing.
+    listed = sorted({other.partition("/")[0] for other in others})
     # A name in the shared namespace could be another account's.
     own = {"StringEquals": {"s3:ResourceAccount": place.account}}
     return [
         _allow("Keep", objects, [f"{bucket}/*" for bucket in buckets], own),
         _allow("List", ["s3:ListBucket"], buckets, own),
+        *([_allow("KeepElsewhere", objects, [f"{it}/*" for it in others])] if others else ()),
+        *([_allow("ListElsewhere", ["s3:ListBucket"], listed)] if others else ()),
         *([_allow("ReadEncrypted", _OF_KEY, place.kms)] if place.kms else ()),
     ]

@@ -24,7 +24,7 @@ ENVIRONMENT_DAYS = 60
 PURPOSES: Mapping[str, str] = {
     "Group": "security group: instances of a run reach each other, nothing else reaches them",
     "GroupRule": "its one rule: all traffic among its own members",
-    "NodeRole": "role of instances that train: the bucket, named secrets, and nothing else",
+    "NodeRole": "role of instances that train: the bucket, named secrets and data, nothing else",
     "NodeProfile": "instance profile with that role",
     "HeadRole": "role of the instance that controls a run: it rents the others, and ends them",
     "HeadProfile": "instance profile with that role",
@@ -36,6 +36,13 @@ PURPOSES: Mapping[str, str] = {
 
 # Optional outputs, and their fields of the place.
 _FIELDS = {"Boundary": "boundary", "RolePath": "path", "HeadType": "head_type", "Kms": "kms"}
+# Those that are lists, separated by commas.
+_LISTS = {
+    "Secrets": "secrets",
+    "Data": "data",
+    "Storages": "storages",
+    "OtherRoles": "other_roles",
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,10 @@ class Settings:
             }
             tags = dict(json.loads(outputs["Tags"]))
             types = tuple(outputs["Types"].split(","))
-            secrets = tuple(filter(None, outputs.get("Secrets", "").split(",")))
+            for output, name in _LISTS.items():
+                own[name] = tuple(filter(None, outputs.get(output, "").split(",")))
             return cls(
-                place=replace(place, types=types, tags=tags, secrets=secrets, **own),
+                place=replace(place, types=types, tags=tags, **own),
                 vpc=outputs["Vpc"],
                 subnets=dict(json.loads(outputs["Subnets"])),
                 security_group=outputs["SecurityGroup"],
@@ -120,7 +128,11 @@ def template(place: Place, *, with_bucket: bool = True) -> dict[str, Any]:
         "Subnets": {"Ref": "Subnets"},
         "Tags": json.dumps(place.tags),
         "Types": ",".join(place.types),
-        **({"Secrets": ",".join(place.secrets)} if place.secrets else {}),
+        **{
+            output: ",".join(getattr(place, name))
+            for output, name in _LISTS.items()
+            if getattr(place, name)
+        },
         "SecurityGroup": {"Fn::GetAtt": ["Group", "GroupId"]},
         "InstanceProfile": {"Ref": "NodeProfile"},
         "Storage": f"s3://{place.bucket}/{PREFIX}",

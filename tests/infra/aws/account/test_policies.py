@@ -18,6 +18,9 @@ def types_of(policy: Mapping[str, Any]) -> list[str] | None:
     return next((its["ec2:InstanceType"] for its in conditions if its), None)
 
 
+IN_REGION = {"StringEquals": {"aws:RequestedRegion": "eu-west-1"}}
+
+
 def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
     place = Place("111122223333", "eu-west-1", ("g5.*",))
     for document in (policies.head(place), policies.person(place), policies.node(place)):
@@ -26,7 +29,9 @@ def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
                 action.partition(":")[2].startswith(("Describe", "Get", "List"))
                 for action in actions(statement)
             )
-            assert statement["Resource"] != "*" or reading, statement
+            # An agent's own messages, which AWS can't limit to a resource.
+            in_region = statement.get("Condition") == IN_REGION
+            assert statement["Resource"] != "*" or reading or in_region, statement
             if "ec2:RunInstances" in actions(statement):
                 assert "arn:aws:ec2:eu-west-1" in json.dumps(statement["Resource"])
             if "ec2:TerminateInstances" in actions(statement):
@@ -70,3 +75,36 @@ def test_what_training_reads_and_writes_in_the_bucket(key: str, reads: str, writ
 def actions(statement: Mapping[str, Any]) -> list[str]:
     given = statement["Action"]
     return [given] if isinstance(given, str) else list(given)
+
+
+@pytest.mark.parametrize(
+    ("who", "document", "tag", "expected"),
+    [
+        ("person", "AWS-RunShellScript", "small-1", "allowed"),
+        ("person", "AWS-RunShellScript", None, "not allowed"),
+        ("person", "AWS-RunRemoteScript", "small-1", "not allowed"),
+        ("head", "AWS-RunShellScript", "small-1", "not allowed"),
+        ("node", "AWS-RunShellScript", "small-1", "not allowed"),
+    ],
+)
+def test_people_enter_instances_of_runs_alone(
+    who: str, document: str, tag: str | None, expected: str
+) -> None:
+    policy = getattr(policies, who)(Place("111122223333", "eu-west-1"))
+    where = "arn:aws:ec2:eu-west-1:111122223333:instance/i-1"
+    tags = {} if tag is None else {"ssm:resourceTag/cloudtune:run": [tag]}
+    needed = [
+        Asked("ssm:SendCommand", where, tags),
+        Asked("ssm:SendCommand", f"arn:aws:ssm:eu-west-1::document/{document}"),
+    ]
+    answers = {verdict([policy], asked) for asked in needed}
+    assert (answers == {"allowed"}) is (expected == "allowed")
+
+
+@pytest.mark.parametrize("who", ["head", "node"])
+def test_agents_of_instances_take_commands(who: str) -> None:
+    policy = getattr(policies, who)(Place("111122223333", "eu-west-1"))
+    for name in ("ssm:UpdateInstanceInformation", "ssmmessages:OpenDataChannel"):
+        for region, expected in (("eu-west-1", "allowed"), ("us-east-1", "not allowed")):
+            asked = Asked(name, "*", {"aws:RequestedRegion": [region]})
+            assert verdict([policy], asked) == expected

@@ -1,0 +1,101 @@
+"""Commands and terminals on instances by Systems Manager: no port is open, no key is needed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.exceptions import ClientError
+
+from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.infra.aws.account.policies import EXEC_DOCUMENT, SHELL_DOCUMENT
+from cloudtune.infra.aws.account.stack import Clients
+from cloudtune.infra.aws.errors import CALL_ERRORS
+from cloudtune.infra.node.entering import entering
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cloudtune.infra.provider import Endpoint
+
+_LOOK_SECONDS: Final = 1.0
+_GOING_ON: Final = {"Pending", "InProgress", "Delayed", "Cancelling"}
+_PLUGIN: Final = "session-manager-plugin"
+_HINTS: Final = {
+    "InvalidInstanceId": "its agent hasn't reached Systems Manager: it still boots, its subnet has "
+    "no way there, or its role is of an earlier setup (`cloudtune aws setup` updates it)",
+    "AccessDeniedException": "`cloudtune aws policy person` prints what a person needs",
+}
+
+
+def run_command(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
+    """Run a command on an instance, print what it printed, and return its exit code.
+
+    Raises:
+        CloudtuneError: it can't be run there; the message says why.
+    """
+    ssm = Clients(endpoint)["ssm"]
+    try:
+        sent = ssm.send_command(
+            InstanceIds=[instance],
+            DocumentName=EXEC_DOCUMENT,
+            Parameters={"commands": [shlex.join(entering(words))]},
+        )
+        ended = _wait(ssm, sent["Command"]["CommandId"], instance)
+    except CALL_ERRORS as error:
+        raise _unreachable(instance, error) from None
+    sys.stdout.write(ended["StandardOutputContent"])
+    sys.stderr.write(ended["StandardErrorContent"])
+    if ended["ResponseCode"] < 0:  # it never began, or was ended
+        raise CloudtuneError(f"{instance}: Systems Manager says {ended['StatusDetails']}")
+    return int(ended["ResponseCode"])
+
+
+def _wait(ssm: Any, command: str, instance: str) -> dict[str, Any]:
+    """Return what is known of a command once it has ended."""
+    while True:
+        try:
+            known: dict[str, Any] = ssm.get_command_invocation(
+                CommandId=command, InstanceId=instance
+            )
+        except ssm.exceptions.InvocationDoesNotExist:  # in its first moments
+            known = {"Status": "Pending"}
+        if known["Status"] not in _GOING_ON:
+            return known
+        time.sleep(_LOOK_SECONDS)
+
+
+def open_terminal(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
+    """Open a terminal on an instance, with AWS's own program for it; return its exit code.
+
+    Raises:
+        UsageError: the AWS CLI or its plugin isn't on this machine.
+    """
+    for program in ("aws", _PLUGIN):
+        if shutil.which(program) is None:
+            raise UsageError(
+                f"a terminal on AWS needs {program} on this machine (AWS: Install the Session "
+                "Manager plugin); `cloudtune exec` needs neither"
+            )
+    parameters = {"command": [f"sudo {shlex.join(entering(words))}"]}
+    done = subprocess.run(
+        [
+            *("aws", "ssm", "start-session", "--region", endpoint.region, "--target", instance),
+            *("--document-name", SHELL_DOCUMENT, "--parameters", json.dumps(parameters)),
+        ],
+        check=False,
+    )
+    return done.returncode
+
+
+def _unreachable(instance: str, error: Exception) -> CloudtuneError:
+    code = ""
+    if isinstance(error, ClientError):
+        code = error.response.get("Error", {}).get("Code", "")
+    hint = _HINTS.get(code, "")
+    return CloudtuneError(f"{instance} can't be entered: {error}{f' ({hint})' if hint else ''}")

@@ -1,0 +1,98 @@
+"""`exec` and `shell`: a person's command among the trials of a live run."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.bench import PLAIN, Bench, follow
+
+LOCAL = "{provider: local, slots: 1}"
+EMULATED = "{provider: emulated, instances: [g7.12xlarge], max_instances: 1}"
+EXPERIMENT = """
+name: small
+train: train.py:train
+metric: {{name: loss, mode: min}}
+search: {{lr: {{grid: [0.1, 0.2]}}}}
+strategy: asha
+trials: 2
+epochs: {{min: 2, max: 2}}
+trial: {{try_first: false}}
+limits: {{deadline: 12m, budget: {budget}}}
+cloud: {cloud}
+"""
+
+
+def begun(bench: Bench, cloud: str) -> subprocess.Popen[str]:
+    """Start a run whose last epochs wait for the file `go`; returns it once a trial trains."""
+    go = str(bench.folder / "go")
+    (bench.folder / "train.py").write_text(PLAIN.format(last=2, go=go))
+    path = bench.folder / "experiment.yaml"
+    path.write_text(EXPERIMENT.format(cloud=cloud, budget="" if cloud == LOCAL else "$2"))
+    run = bench.start("run", path, "--no-pace", "--yes")
+    follow(run, bench, "EpochDone")
+    return run
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("cloud", [LOCAL, EMULATED])
+def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
+    running = begun(bench, cloud)
+    [run] = (path.name for path in (bench.home / "runs").iterdir())
+    seen = bench("exec", run, "--", "ls").succeeded("train.py")
+    python = bench("exec", run, "--", "python", "-c", "import ray, sys; print(sys.prefix)")
+    assert python.succeeded().out.strip() == sys.prefix
+    [instance] = bench.here("status", "-o", "json").json
+    by_trial = bench("exec", run, "t00", "--", "sh", "-c", "echo $CLOUDTUNE_MACHINE; exit 7")
+    assert (by_trial.code, by_trial.out.strip()) == (7, instance["id"])
+    assert bench("exec", run, instance["id"], "--", "ls").out == seen.out
+    assert "machines" not in terminal(bench, run)
+    bench("exec", run, "t99", "--", "ls").refused("t99 is no instance and no running trial of")
+    bench("exec", run, "ls").refused("write the command after two dashes")
+    (bench.folder / "go").touch()
+    running.communicate(timeout=120)
+    assert running.returncode == 0
+    bench("exec", run, "--", "ls").refused(f"run {run} has no instance now")
+    lines = (bench.home / "runs" / run / "sessions.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
+    assert [(it["instance"], it["exit_code"]) for it in kept[:3]] == [
+        (instance["id"], 0),
+        (instance["id"], 0),
+        (instance["id"], 7),
+    ]
+    assert kept[0]["command"] == ["ls"]
+
+
+def terminal(bench: Bench, run: str) -> str:
+    """Type into a terminal on a run's instance; returns what it shows."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cloudtune", "shell", run],
+        env={**os.environ, **bench.environment},
+        cwd=bench.folder,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+    )
+    os.close(its)
+    os.write(ours, b"echo 'in '$((40 + 2)); ls train.py && exit\n")
+    shown = b""
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # it has ended
+            break
+    assert process.wait(timeout=60) == 0, shown
+    assert b"in 42" in shown
+    return shown.decode()
+
+
+def test_only_a_run_of_this_machine_is_entered(bench: Bench) -> None:
+    bench.here("exec", "none", "--", "ls").refused("no run none in")
+    bench.here("shell", "none").refused("no run none in")
