@@ -43,7 +43,7 @@ def check_refused(done: Done, *, code: int, start: str) -> None:
     assert done.code == code, done.err
     for line in done.out.splitlines():  # of `-o json`
         error = json.loads(line)
-        assert (error["type"], error["message"].startswith(start)) == ("error", True)
+        assert (error["type"], error["message"].startswith(start.strip())) == ("error", True)
         assert error["what"].count("(") == error["what"].count(")")
     assert done.err.startswith(f"error: {start}")
     assert len(done.err.strip().splitlines()) == 1
