@@ -68,7 +68,7 @@ def _finish_json(error: Exception | None, code: int, *, is_stream: bool) -> None
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         message = clean(message) or "interrupted"
         place = _PLACE.match(message)
-        what, _, advice = message[place.end() if place else 0 :].partition("; ")
+        what, advice = _halves(message[place.end() if place else 0 :])
         print_line(
             "error",
             exit_code=code,
@@ -80,6 +80,16 @@ def _finish_json(error: Exception | None, code: int, *, is_stream: bool) -> None
         )
     if is_stream:
         print_line("end", exit_code=code)
+
+
+def _halves(message: str) -> tuple[str, str]:
+    """Return a message up to its first semicolon that stands in no brackets, and the rest."""
+    parts = message.split("; ")
+    for count in range(1, len(parts)):
+        what = "; ".join(parts[:count])
+        if what.count("(") == what.count(")"):
+            return what, "; ".join(parts[count:])
+    return message, ""
 
 
 # The file and line with which a message begins.

@@ -12,8 +12,8 @@ from cloudtune.api.experiments import OPTIONS
 from cloudtune.cli.plan import plan
 from cloudtune.cli.run import resume, run
 
-# Options of the command line for how to print; in Python a reporter chooses.
-PRINTING = {"quiet", "output"}
+# Options of the command line for how to print and show; in Python a reporter chooses.
+PRINTING = {"quiet", "output", "html", "port"}
 # What `cloudtune plan` does with its plan; in Python these are methods of `cloudtune.Plan`.
 OF_A_PLAN = {"html", "save", "verbose", "output"}
 REPORTERS = {"reporter", "on_event", "progress"}

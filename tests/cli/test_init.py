@@ -627,7 +627,7 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
     for words, result in (
         (
             [script],
-            f"{path} already exists; choose another file with -o, or overwrite it with --force",
+            f"{path} already exists; choose another file with --out, or overwrite it with --force",
         ),
         (
             [script, "--out", tmp_path.parent / "e.yaml"],

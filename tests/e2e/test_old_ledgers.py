@@ -4,6 +4,7 @@
 two epochs. (Its ticks were left out, to keep it short.)
 """
 
+import json
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,11 @@ def run(bench: Bench) -> Path:
 
 
 def check_refused(done: Done, *, code: int, start: str) -> None:
-    assert (done.code, done.out) == (code, ""), done.err
+    assert done.code == code, done.err
+    for line in done.out.splitlines():  # of `-o json`
+        error = json.loads(line)
+        assert (error["type"], error["message"].startswith(start.strip())) == ("error", True)
+        assert error["what"].count("(") == error["what"].count(")")
     assert done.err.startswith(f"error: {start}")
     assert len(done.err.strip().splitlines()) == 1
 

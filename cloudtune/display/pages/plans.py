@@ -76,7 +76,9 @@ def front(proposal: Proposal) -> Figure:
         yaxis=figures.cost_axis(proposal.plan.offers, most, limits.budget),
         **figures.limit_lines(limits, clock, ends=(end, most), cost=cost_format(chosen.offers)),
     )
-    caption = f"{_text(chosen)}; {counted(len(proposal.front), 'plan')} on the front."
+    caption = f"{_text(chosen)}."
+    if proposal.front:  # a search has none
+        caption = f"{_text(chosen)}; {counted(len(proposal.front), 'plan')} on the front."
     return Figure(traces, figure, f"This plan: {caption}")
 
 
