@@ -114,6 +114,8 @@ def _copy_once(name: str, source: str, folder: str) -> Path:
     files, root, infos = list_files(name, source)
     size = sum(info.size for info in infos)
     place = Path(staging_folder(size, f"data.{name}")) / folder
+    if place.exists() and place.stat().st_uid != os.getuid():
+        raise DataError(f"data.{name}: {place} is another user's")
     if not place.exists():
         part = place.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
@@ -150,6 +152,7 @@ def copy_files(source: str, files: Any, root: str, infos: Iterable[Any], target:
         OSError: the disk is full, or a name leads out of the folder.
     """
     patience = Patience(source)
+    target.mkdir(mode=0o700, parents=True)  # other users of the machine may not read it
 
     def copy(info: Any) -> None:
         path = PurePosixPath(info.path).relative_to(root)

@@ -1,5 +1,6 @@
 """Copies of data on a node: complete or not there, and shared by the agents of a run."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,12 +41,24 @@ def test_agents_of_a_run_share_a_copy(tmp_path: Path) -> None:
     second.provide(code)
     other.provide(its)
     assert [path.name for path in (code / "d").iterdir()] == ["a"]
+    assert (code / "d").resolve().stat().st_mode & 0o077 == 0, "others may not read it"
     assert sorted(path.name for path in (its / "d").iterdir()) == ["a", "b"]
     first.close()
     assert (code / "d" / "a").read_text() == "a", "another agent has it"
     second.close()
     other.close()
     assert not list(tmp_path.glob("cloudtune-data-*"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_copy_of_another_users_is_refused(tmp_path: Path) -> None:
+    first, second = NodeData({"d": SOURCE}, "run"), NodeData({"d": SOURCE}, "run")
+    code = beside(tmp_path, "code")
+    first.provide(code)
+    os.chown((code / "d").resolve(), 12345, -1)
+    with pytest.raises(DataError, match=r"data\.d: .* is another user's"):
+        second.provide(beside(tmp_path, "its"))
+    first.close()
 
 
 def test_a_name_that_leads_out_is_refused(tmp_path: Path) -> None:
