@@ -46,10 +46,10 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.planning.forecasting import drawn
-from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.forecasting import draw_rentable
+from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.runs.figures import figures
-from cloudtune.runs.job import max_instances, policy_of
+from cloudtune.runs.job import make_policy, max_instances
 from cloudtune.strategies.offers import by_worth, means_within
 
 if TYPE_CHECKING:
@@ -137,11 +137,14 @@ def made_experiment(
 def world_of(cell: Cell, strategy: str, folder: Path, data: Path | None = None) -> list[Rentable]:
     """Return all offers as they are in the world of a cell."""
     experiment = made_experiment(cell, strategy, {"instances": ["*"], "market": "any"}, folder)
-    problem = problem_of(experiment, stored_profiles(experiment, PROFILE))
+    problem = build_problem(experiment, stored_profiles(experiment, PROFILE))
     epochs = [r.profile.epoch_seconds(1.0) for r in problem.rentables if _is_v100(r)]
     factor = cell.slowdown(min(epochs), data)
-    slowed = [replace(each, profile=each.profile.slowed(factor)) for each in problem.rentables]
-    return [drawn(each, cell.draw, base) for each, base in zip(slowed, cycle(_POOLS), strict=False)]
+    slowed = [replace(each, profile=each.profile.slow_down(factor)) for each in problem.rentables]
+    return [
+        draw_rentable(each, cell.draw, base)
+        for each, base in zip(slowed, cycle(_POOLS), strict=False)
+    ]
 
 
 def _is_v100(rentable: Rentable) -> bool:
@@ -161,7 +164,7 @@ def regrets(cell: Cell, strategy: str, data: Path) -> dict[str, float]:
         world = world_of(cell, strategy, folder, data)
         for choice in ("before", "default"):
             experiment = made_experiment(cell, strategy, CHOICES[choice], folder)
-            rentables = problem_of(experiment, []).rentables
+            rentables = build_problem(experiment, []).rentables
             most = max_instances(experiment, rentables)
             believed = Benchmark(curves, tuple(rentables), 1.0, most)
             policy = table_policy_of(believed, Case(strategy, cell.limits, seed=cell.draw))
@@ -183,11 +186,11 @@ def outcomes(cell: Cell, strategy: str) -> dict[str, Outcome]:
         world = world_of(cell, strategy, folder)
         found = {}
         for choice, cloud in CHOICES.items():
-            problem = problem_of(made_experiment(cell, strategy, cloud, folder), [])
+            problem = build_problem(made_experiment(cell, strategy, cloud, folder), [])
             found[choice] = play(cell, problem, world)
         best = _best_type(cell, world)
         cloud = {"instances": [best], "market": "any", "max_instances": 64}
-        problem = problem_of(made_experiment(cell, strategy, cloud, folder), [])
+        problem = build_problem(made_experiment(cell, strategy, cloud, folder), [])
         true = {rentable.offer: rentable for rentable in world}
         known = tuple(
             replace(rentable, profile=true[rentable.offer].profile)
@@ -205,7 +208,7 @@ def _best_type(cell: Cell, world: Sequence[Rentable]) -> str:
 def play(cell: Cell, problem: Problem, world: Sequence[Rentable]) -> Outcome:
     """Simulate a run of a problem in a world."""
     experiment = problem.experiment
-    policy = policy_of(
+    policy = make_policy(
         experiment, problem.rentables, cell.limits, heartbeat=False, checked=False, learns=False
     )
     curves = synthetic_metric(experiment.metric.mode, cell.draw)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cloudtune.engine.ledger import Entry
 from cloudtune.engine.loop import run
-from cloudtune.engine.resume import replayed, resume
+from cloudtune.engine.resume import replay, resume
 from cloudtune.model.commands import ExtendTrial, Launch, Release, SetTimer, StopTrial
 from cloudtune.model.events import (
     EpochDone,
@@ -193,7 +193,7 @@ def survive(make: Callable[[], RunPolicy], world: SimWorld, kills: Sequence[Kill
             kill, deaths = fuse.kills.pop(0), deaths + 1
             cloud.bury(kill, policy.safe_until())
             policy = make()
-            left = replayed(policy, cloud.entries)
+            left = replay(policy, cloud.entries)
             if kill.workers:
                 cloud.lose_workers(left)
                 left.sessions.clear()

@@ -27,7 +27,7 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import forecasting, make
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 
 MARKETS = ("on-demand", "spot", "any")
 NEAR = 0.05
@@ -101,11 +101,11 @@ def _planned(number: int, folder: Path) -> make.Planned | None:
         made_experiment(random.Random(seed), market, name, folder) for name in ("sha", strategy)
     )
     profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
-    loose = make.make_plan(problem_of(fixed, profiles), Limits()).plan.forecast
+    loose = make.make_plan(build_problem(fixed, profiles), Limits()).plan.forecast
     factor = draw.choice([0.9, 1.05, 1.2, 1.6, 3.0])
     limits = Limits(loose.seconds.p50 * factor * draw.uniform(0.8, 1.5), loose.dollars.p50 * factor)
     try:
-        return make.make_plan(problem_of(experiment, profiles), limits)
+        return make.make_plan(build_problem(experiment, profiles), limits)
     except InfeasibleError:
         return None
 

@@ -24,9 +24,9 @@ from benchmarks.runner import numbers, parser, print_table, words
 from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.plan_file import make_job
 from cloudtune.planning.stages import PlanOptions
-from cloudtune.running.problems import limits_of, load_problem, plan_or_forced
+from cloudtune.running.problems import load_problem, make_plan, read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,8 +80,8 @@ def planned(experiment: Path, profile: Path, strategy: str, trials: int) -> Job:
     loaded = load_experiment(experiment, settings)
     problem = load_problem(loaded, str(profile))
     options = PlanOptions()
-    report = plan_or_forced(problem, limits_of(loaded), options, force=False, insists=print)
-    return job_of(report, 0.0, paced=False)
+    report = make_plan(problem, read_limits(loaded), options, force=False, insists=print)
+    return make_job(report, 0.0, paced=False)
 
 
 def play(job: Job) -> int:

@@ -28,8 +28,8 @@ from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits
 from cloudtune.planning import make
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem, stored_profiles
 
 if TYPE_CHECKING:
     import argparse
@@ -80,7 +80,7 @@ def planned(
     """Return the plan, by the figures that are asked for."""
     experiment = asked(given, strategy, market or given.market)
     profiles = stored_profiles(experiment, given.profile)
-    problem = problem_of(experiment, profiles)
+    problem = build_problem(experiment, profiles)
     if given.figures == "trace":
         traces = {r.offer: trace for r in problem.rentables if r.offer.market == "spot"}
         problem = replace(problem, rentables=tuple(on_traces(problem.rentables, traces)))
@@ -90,7 +90,7 @@ def planned(
 
 def played(plan: Planned, trace: SpotTrace, runs: int) -> list[Replayed]:
     """Return runs of a plan from as many starts."""
-    job = job_of(plan, 0.0, paced=False)
+    job = make_job(plan, 0.0, paced=False)
     rentables = (*job.rentables, *job.standins)
     pools = {pool(r.offer): trace for r in rentables if r.offer.market == "spot"}
     return [

@@ -30,8 +30,8 @@ from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.estimate.outlook import fitting
 from cloudtune.planners.estimate.rollout import sample
 from cloudtune.planning import make
-from cloudtune.planning.problem import problem_of
-from cloudtune.planning.stages import EXACT, SETUP_SECONDS, PlanOptions, Question, request_for
+from cloudtune.planning.problem import build_problem
+from cloudtune.planning.stages import EXACT, SETUP_SECONDS, PlanOptions, Question, build_request
 
 if TYPE_CHECKING:
     from cloudtune.model.plans import Plan
@@ -59,7 +59,7 @@ def _kept(problem: Problem, limits: Limits, plan: Plan, runs: int) -> float:
 
 def _limits(problem: Problem, draw: random.Random, confidence: float) -> tuple[Limits, Plan]:
     """Return limits that a plan of the front should keep with about that probability."""
-    request = request_for(problem, Limits())
+    request = build_request(problem, Limits())
     plan = draw.choice(EXACT.front(request, 12))
     draws = sample(request, plan, samples=1000, seed=0)
     both = draw.random() < 0.5
@@ -78,7 +78,7 @@ def answer(number: int, runs: int) -> Answer:
         os.environ["CLOUDTUNE_HOME"] = f"{folder}/home"
         experiment = made_experiment(draw, MARKETS[number % len(MARKETS)], "sha", Path(folder))
         profiles = [made_profile(draw, name, TYPES[name]) for name in experiment.cloud.instances]
-        problem = problem_of(experiment, profiles)
+        problem = build_problem(experiment, profiles)
         confidence = draw.choice([0.8, 0.9, 0.95])
         limits, sure_plan = _limits(problem, draw, confidence)
         given = None
@@ -91,7 +91,7 @@ def answer(number: int, runs: int) -> Answer:
         if planned is not None and planned.plan.staged is not None:
             given = _kept(planned.problem, limits, planned.plan.staged, runs)
         on = replace(
-            problem, rentables=tuple(map(request_for(problem, limits).rentable, sure_plan.offers))
+            problem, rentables=tuple(map(build_request(problem, limits).rentable, sure_plan.offers))
         )
         return Answer(confidence, _kept(on, limits, sure_plan, runs), given, seconds)
 

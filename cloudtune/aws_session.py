@@ -33,7 +33,7 @@ def region() -> str:
     named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if named:
         return named
-    if not configured():
+    if not has_profiles():
         return FALLBACK_REGION
     from botocore.exceptions import BotoCoreError  # noqa: PLC0415  boto3 takes long
 
@@ -43,7 +43,7 @@ def region() -> str:
         return FALLBACK_REGION  # the first call to AWS reports the error
 
 
-def configured() -> bool:
+def has_profiles() -> bool:
     """Whether this machine has AWS profiles; an instance with a role, or a container, has none."""
     profile = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
     files = (

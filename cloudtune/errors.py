@@ -120,7 +120,7 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value on one line, short enough for a message."""
     return _SHORT.repr(value).replace("\n", " ")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -75,4 +75,4 @@ def _addition(group: str, name: str) -> str:
     """Return which package adds what, for an error."""
     point = _entry_points(group)[name]
     package = point.dist.name if point.dist else "a package"
-    return f"{package} adds {shown(name)} to {group}, but {point.value}"
+    return f"{package} adds {quote(name)} to {group}, but {point.value}"

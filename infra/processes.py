@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from cloudtune.errors import CloudtuneError, shown
+from cloudtune.errors import CloudtuneError, quote
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class ProcessGroup:
             raise DamagedRecordError(f"{path} is no record of a process: {error}") from None
         is_time = isinstance(created, int | float) and not isinstance(created, bool)
         if not (_is_pid(pid) and is_time and 0 < created < math.inf and isinstance(mark, str)):
-            raise DamagedRecordError(f"{path} is no record of a process: pid {shown(pid)}")
+            raise DamagedRecordError(f"{path} is no record of a process: pid {quote(pid)}")
         return cls(pid, float(created), mark), data
 
     def record(self, path: Path, extra: Mapping[str, Any]) -> None:
@@ -183,11 +183,11 @@ class ProcessGroup:
         try:
             return members if birth(self.pid) == self.created else []
         except psutil.NoSuchProcess:
-            ours = {process.pid: self.pid for process in members if self._marked(process)}
+            ours = {process.pid: self.pid for process in members if self._is_ours(process)}
             add_descendants(ours, members)
             return [process for process in members if process.pid in ours]
 
-    def _marked(self, process: psutil.Process) -> bool:
+    def _is_ours(self, process: psutil.Process) -> bool:
         try:
             return bool(self.mark) and process.environ().get(GROUP_VARIABLE) == self.mark
         except (psutil.Error, OSError):  # it is gone, or another user's

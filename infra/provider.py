@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.errors import UsageError, allowed_names, quote
 from cloudtune.model.providers import PROVIDERS
 
 if TYPE_CHECKING:
@@ -412,15 +412,15 @@ class Provider(Protocol):
 
 def calls_to(endpoint: Endpoint) -> Calls:
     """Return the calls to the cloud at an endpoint."""
-    return provider_named(endpoint.provider).calls(endpoint)
+    return find_provider(endpoint.provider).calls(endpoint)
 
 
-def errors_at(endpoint: Endpoint) -> tuple[type[Exception], ...]:
+def list_errors(endpoint: Endpoint) -> tuple[type[Exception], ...]:
     """Return the exceptions of calls to the cloud at an endpoint."""
-    return provider_named(endpoint.provider).errors()
+    return find_provider(endpoint.provider).errors()
 
 
-def provider_named(name: str) -> Provider:
+def find_provider(name: str) -> Provider:
     """Return a cloud by its name, loaded on first use.
 
     Raises:
@@ -428,6 +428,6 @@ def provider_named(name: str) -> Provider:
     """
     line = PROVIDERS.get(name)
     if line is None:
-        raise UsageError(f"provider {shown(name)} is not known; {allowed_names(name, PROVIDERS)}")
+        raise UsageError(f"provider {quote(name)} is not known; {allowed_names(name, PROVIDERS)}")
     module, _, attribute = line.implementation.partition(":")
     return cast("Provider", getattr(importlib.import_module(module), attribute))

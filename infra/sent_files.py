@@ -66,7 +66,7 @@ def sent_files(
 
     def walk(here: Path, inside: tuple[Path, ...]) -> Iterator[Path]:
         rules.enter(here)
-        for path in _listed(here):
+        for path in _list(here):
             if next(counted) > _MOST_ENTRIES:
                 raise UsageError(
                     f"{folder} has more than {_MOST_ENTRIES:,} files and folders to send, with "
@@ -168,7 +168,7 @@ def refuse_unsendable(
     for path in sent_files(folder, leave_out):
         if not os.access(path, os.R_OK):
             raise UsageError(
-                f"{_shown(path, folder)} can't be read, and would be sent to instances; change its "
+                f"{_show(path, folder)} can't be read, and would be sent to instances; change its "
                 f"rights, or name it in {IGNORE_FILE}"
             )
         size = path.stat().st_size
@@ -178,7 +178,7 @@ def refuse_unsendable(
         if total > most:
             raise UsageError(
                 f"{folder} holds more than {most >> 20} MiB, which all would be sent to "
-                f"instances: {_shown(largest, folder)} has {its_size / 2**20:,.0f} MiB. Name data "
+                f"instances: {_show(largest, folder)} has {its_size / 2**20:,.0f} MiB. Name data "
                 f"and checkpoints in {IGNORE_FILE} or .gitignore, and keep them in storage, or "
                 "your own bucket"
             )
@@ -253,7 +253,7 @@ def secrets_in(folder: Path) -> list[str]:
     return [name for name in names if rules.is_secret(folder / name)]
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list(folder: Path) -> list[Path]:
     """Return what is in a folder, its files first.
 
     Raises:
@@ -274,11 +274,11 @@ def _first_link(path: Path, folder: Path) -> str:
     parts = path.relative_to(folder).parts
     for number in range(1, len(parts) + 1):
         if (link := folder.joinpath(*parts[:number])).is_symlink():
-            return _shown(link, folder)
+            return _show(link, folder)
     return parts[0]
 
 
-def _shown(path: Path, folder: Path) -> str:
+def _show(path: Path, folder: Path) -> str:
     """Return a path in a folder, with what it points to if that is elsewhere."""
     name = path.relative_to(folder).as_posix()
     target = Path(os.path.realpath(path))

@@ -59,7 +59,7 @@ def sweep(
         time.sleep(0.5)
 
 
-def _launched(journal: Journal) -> list[str]:
+def _list_launched_ids(journal: Journal) -> list[str]:
     return [note.instance for note in journal.read() if note.what == "launched"]
 
 
@@ -69,13 +69,13 @@ def _may_appear(journal: Journal, listed: list[Instance]) -> bool:
     answered = {note.intent for note in notes if note.what in {"launched", "refused"}}
     asked = {note.intent for note in notes if note.what == "asking"}
     unanswered = asked - answered - {instance.intent for instance in listed}
-    unseen = set(_launched(journal)) - {instance.id for instance in listed}
+    unseen = set(_list_launched_ids(journal)) - {instance.id for instance in listed}
     return bool(unanswered or unseen)
 
 
 def cleanup_error(run: str, journal: Journal, error: Exception) -> CleanupError:
     """Return the error for a cloud that can't say what is left of a run."""
-    launched = _launched(journal)
+    launched = _list_launched_ids(journal)
     message = (
         f"The cloud can't be asked what is left of run {run}: {error}. It launched: "
         f"{', '.join(launched) or 'none'}. "

@@ -107,23 +107,25 @@ class _Step:
 
     def take(self, now: float, *, last: bool) -> StagePlan:
         overheads = [self._overhead(group) for group in self.groups]
-        trainings = [group.waves * self._trained(group) for group in self.groups]
+        trainings = [group.waves * self._training_seconds(group) for group in self.groups]
         seconds, overhead = max(
             (before + after, before) for before, after in zip(overheads, trainings, strict=True)
         )
-        used = sum(self._used(group) for group in self.groups)
+        used = sum(self._function_dollars(group) for group in self.groups)
         dollars, billed = self._settle(seconds)
         dollars += used
         if last:
             dollars += self._end()
         busy = sum(
             group.trials * min(group.width, group.offer.gpus * group.instances) * training
-            for group, training in zip(self.groups, map(self._trained, self.groups), strict=True)
+            for group, training in zip(
+                self.groups, map(self._training_seconds, self.groups), strict=True
+            )
         )
         share = busy / billed if billed > 0 else 0.0
         return StagePlan(self.stage, self.groups, now, seconds, overhead, dollars, share)
 
-    def _trained(self, group: Group) -> float:
+    def _training_seconds(self, group: Group) -> float:
         return self.stage.epochs * self.request.rentable(group.offer).epoch_seconds(group.width)
 
     def _overhead(self, group: Group) -> float:
@@ -136,13 +138,13 @@ class _Step:
             return 0.0
         return group.waves * begin
 
-    def _used(self, group: Group) -> float:
+    def _function_dollars(self, group: Group) -> float:
         """Return the dollars that the trials of a group pay by the function."""
         profile = self.request.rentable(group.offer).profile
         begin = profile.start.mean if self.stage.start_epoch == 0 else profile.resize.mean
         if self._fresh(group) == 0 and stays(self.holdings, self.stage, self.groups, group):
             begin = 0.0
-        return usage(group, begin + self._trained(group))
+        return usage(group, begin + self._training_seconds(group))
 
     def _fresh(self, group: Group) -> int:
         return max(0, group.instances - len(self.holdings.ages.get(group.offer, ())))

@@ -8,7 +8,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import gap_to
 from cloudtune.planners.dp.front import falling, knees, whole_front
 from cloudtune.planners.dp.options import complete
-from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.dp.search import make_search
 from cloudtune.planners.dp.ways import Solution
 from cloudtune.planners.selection import refuse, with_gap
 
@@ -45,9 +45,10 @@ class ExactPlanner:
         plan = self.within(request)
         if plan is not None:
             return plan
-        ends = search_of(request).ends()
+        ends = make_search(request).ends()
         raise refuse(
-            request, *(None if end is None else self._priced(request, end) for end in ends)
+            request,
+            *(None if end is None else self._plan_exact_bills(request, end) for end in ends),
         )
 
     def within(self, request: PlanRequest) -> Plan | None:
@@ -55,15 +56,19 @@ class ExactPlanner:
 
         A reason would take two more searches, without limits.
         """
-        solution = search_of(request).best(request.allowance, request.objective)
+        solution = make_search(request).best(request.allowance, request.objective)
         if solution is None:
             return None
         coarsest = max(rentable.offer.granularity_seconds for rentable in request.rentables)
         if coarsest <= 1.0 and self._quick:
-            plan = self._priced(request, solution)
+            plan = self._plan_exact_bills(request, solution)
             if request.allowance.admit(plan.estimate):
                 return plan
-        return self._rounded(request, solution) if coarsest > 0 else self._priced(request, solution)
+        return (
+            self._plan_rounded_bills(request, solution)
+            if coarsest > 0
+            else self._plan_exact_bills(request, solution)
+        )
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
@@ -73,10 +78,10 @@ class ExactPlanner:
         """
         solutions = whole_front(replace(request, allowance=Allowance()))
         chosen = knees([(solution.seconds, solution.dollars) for solution in solutions], points)
-        plans = [self._priced(request, solutions[place]) for place in chosen]
+        plans = [self._plan_exact_bills(request, solutions[place]) for place in chosen]
         return falling(plans, lambda plan: plan.estimate.dollars)
 
-    def _priced(self, request: PlanRequest, instant: Solution) -> Plan:
+    def _plan_exact_bills(self, request: PlanRequest, instant: Solution) -> Plan:
         """Return the best plan by exact bills: a bound for rounded ones."""
         plan = price(request, instant.choices, self.name, gap=0.0, status="optimal")
         if not complete(request):
@@ -85,13 +90,13 @@ class ExactPlanner:
         gap = gap_to(bound, request, plan.estimate)
         return plan if gap < _EQUAL else replace(plan, gap=gap, status="feasible")
 
-    def _rounded(self, request: PlanRequest, instant: Solution) -> Plan | None:
+    def _plan_rounded_bills(self, request: PlanRequest, instant: Solution) -> Plan | None:
         """Return the best plan by rounded bills."""
-        plan = self._priced(request, instant)
+        plan = self._plan_exact_bills(request, instant)
         if plan.gap == 0.0 and request.allowance.admit(plan.estimate):
             return plan
         incumbent = replace(instant, dollars=plan.estimate.dollars)
-        search = search_of(request, rounded=True)
+        search = make_search(request, rounded=True)
         solution = search.best(
             request.allowance,
             request.objective,
@@ -100,7 +105,7 @@ class ExactPlanner:
         if solution is None:
             return None
         if solution is not incumbent:
-            plan = self._priced(request, replace(instant, choices=solution.choices))
+            plan = self._plan_exact_bills(request, replace(instant, choices=solution.choices))
         if search.proven and complete(request, rounded=True):
             return replace(plan, gap=0.0, status="optimal")
         return plan

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from cloudtune.model.plans import Plan
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.dp.bounds import SLACK
-from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.dp.search import make_search
 from cloudtune.planners.exact import ExactPlanner
 
 Ask: TypeAlias = Callable[[int, int], PlanRequest]
@@ -94,7 +94,7 @@ def _bound(ask: Callable[[int], PlanRequest], most: int) -> int:
 
 
 def _may_fit(request: PlanRequest) -> bool:
-    search = search_of(request)
+    search = make_search(request)
     allowance = request.allowance
     if not search.possible:
         return False

@@ -11,8 +11,8 @@ from cloudtune.model.trial import GPU_ROUNDING
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.selection import (
-    admitted_or_refused,
-    best_of,
+    choose_best,
+    improve_static,
     measures,
     start_limits,
     with_gap,
@@ -41,10 +41,10 @@ class GreedyPlanner:
         """
         statics = list(StaticPlanner().every(request))
         start = start_limits(request)
-        best = admitted_or_refused(request, statics, lambda plan: self._descend(start, plan))
+        best = improve_static(request, statics, lambda plan: self._descend(start, plan))
         if self.from_every:
             others = [self._descend(start, p) for p in statics if start.allowance.admit(p.estimate)]
-            best = best_of(request, [best, *others])
+            best = choose_best(request, [best, *others])
         return with_gap(request, best)
 
     def _descend(self, request: PlanRequest, plan: Plan) -> Plan:
@@ -99,13 +99,13 @@ def _fair(request: PlanRequest, stage: Stage, offer: Offer) -> Iterator[Group]:
     """Yield the allocations with full waves: one wave of any width, or several whole waves."""
     widths = request.rentable(offer).profile.widths
     for width in widths:
-        yield from _at(offer, stage, width, stage.trials)
+        yield from _groups(offer, stage, width, stage.trials)
     for at_once in range(1, stage.trials):
         if stage.trials % at_once == 0 and min(1.0, widths[-1]) in widths:
-            yield from _at(offer, stage, min(1.0, widths[-1]), at_once)
+            yield from _groups(offer, stage, min(1.0, widths[-1]), at_once)
 
 
-def _at(offer: Offer, stage: Stage, width: float, at_once: int) -> Iterator[Group]:
+def _groups(offer: Offer, stage: Stage, width: float, at_once: int) -> Iterator[Group]:
     whole = max(1, math.ceil(width / offer.gpus - GPU_ROUNDING))
     room = slots(width, offer.gpus, whole)
     if room:

@@ -7,7 +7,7 @@ from cloudtune.model.placement import slots
 from cloudtune.model.plans import Group, Plan
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.selection import admitted_or_refused, start_limits, with_gap
+from cloudtune.planners.selection import improve_static, start_limits, with_gap
 from cloudtune.planners.static import StaticPlanner
 
 
@@ -24,7 +24,7 @@ class NaivePlanner:
                 static plans lead to.
         """
         statics = list(StaticPlanner().every(request))
-        lean = admitted_or_refused(
+        lean = improve_static(
             request, statics, lambda static: self._lean(start_limits(request), static)
         )
         return with_gap(request, lean)

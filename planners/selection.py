@@ -8,11 +8,11 @@ from cloudtune.model.plans import Allowance, Objective, Plan, RunPlan
 from cloudtune.model.text import cost_format, limit_texts
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
-from cloudtune.planners.dp.bounds import fluid, gap_to, least_of
-from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.dp.bounds import fluid, gap_to, minimum
+from cloudtune.planners.dp.search import make_search
 
 
-def best_of(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
+def choose_best(request: PlanRequest, plans: Sequence[Plan]) -> Plan:
     """Return the best plan within the limits, by the request's objective.
 
     Raises:
@@ -37,7 +37,7 @@ def measures(plan: Plan | RunPlan, objective: Objective) -> tuple[float, float]:
     return both if objective == "cost" else both[::-1]
 
 
-def admitted_or_refused(
+def improve_static(
     request: PlanRequest, statics: Sequence[Plan], improve: Callable[[Plan], Plan]
 ) -> Plan:
     """Return the improved best static plan.
@@ -81,11 +81,11 @@ def _why(request: PlanRequest, fastest: Plan | None, cheapest: Plan | None) -> s
     late = fastest.estimate.seconds > (allowance.seconds or math.inf)
     dear = cheapest.estimate.dollars > (allowance.dollars or math.inf)
     if late and not dear:
-        ends = f"The fastest takes {described(fastest)}"
+        ends = f"The fastest takes {describe(fastest)}"
     elif dear and not late:
-        ends = f"The cheapest takes {described(cheapest)}"
+        ends = f"The cheapest takes {describe(cheapest)}"
     else:
-        ends = f"The fastest takes {described(fastest)}; the cheapest takes {described(cheapest)}"
+        ends = f"The fastest takes {describe(fastest)}; the cheapest takes {describe(cheapest)}"
     given = {"--deadline": allowance.seconds, "--budget": allowance.dollars}
     options = [name for name, limit in given.items() if limit is not None]
     return (
@@ -102,7 +102,7 @@ def describe_limits(request: PlanRequest) -> str:
     return " ".join(limit_texts(allowance.seconds, allowance.dollars, "within ", "for ", cost))
 
 
-def described(plan: Plan) -> str:
+def describe(plan: Plan) -> str:
     """Return a plan in a few words: time, price and the largest fleet of each offer."""
     most: dict[str, int] = {}
     for offer, sizes in plan.sizes.items():
@@ -120,6 +120,6 @@ def with_gap(request: PlanRequest, plan: Plan) -> Plan:
     It uses the better of two bounds: the general one, and that of the exact search, which includes
     the first boot after every change of offers.
     """
-    bounds = [least_of(stairs, request) for stairs in (fluid(request), search_of(request).least)]
+    bounds = [minimum(stairs, request) for stairs in (fluid(request), make_search(request).least)]
     bound = max((value for value in bounds if math.isfinite(value)), default=0.0)
     return replace(plan, gap=gap_to(bound, request, plan.estimate))

@@ -10,8 +10,8 @@ from cloudtune.planners.arrays import Floats, Indices, Ints
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.labels import DelayColumns
-from cloudtune.planners.dp.options import Menu, undominated
-from cloudtune.planners.selection import best_of, with_gap
+from cloudtune.planners.dp.options import Menu, drop_dominated_offers
+from cloudtune.planners.selection import choose_best, with_gap
 
 
 class StaticPlanner:
@@ -28,7 +28,7 @@ class StaticPlanner:
         Raises:
             InfeasibleError: no fixed fleet meets the limits; it has the fastest and the cheapest.
         """
-        best = best_of(request, list(self.every(request)))
+        best = choose_best(request, list(self.every(request)))
         return with_gap(request, best)
 
     def every(self, request: PlanRequest) -> Iterator[Plan]:
@@ -36,7 +36,7 @@ class StaticPlanner:
 
         Fastest first. With a fixed fleet the quickest plan is also the cheapest.
         """
-        best = _Fixed.of(undominated(request))
+        best = _Fixed.of(drop_dominated_offers(request))
         order = np.lexsort((best.dollars, best.seconds))
         lowest = np.inf
         for row in order:
@@ -80,10 +80,10 @@ class _Fixed:
             time = np.minimum(move, stay) + train
             settled = waves == 1
         fleet = (offer, count, delays)
-        return cls._ended(request, menu, table=table, back=back, time=time, fleet=fleet)
+        return cls._with_delays(request, menu, table=table, back=back, time=time, fleet=fleet)
 
     @classmethod
-    def _ended(
+    def _with_delays(
         cls,
         request: PlanRequest,
         menu: Menu,

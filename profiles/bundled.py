@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.errors import UsageError, allowed_names, quote
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import PUBLISHED, Measurement, Provenance, ScalingProfile
 from cloudtune.profiles import ratios
@@ -96,7 +96,7 @@ def published_figures(name: str) -> Published:
     row = _table().get(name)
     if row is None:
         listed = allowed_names(name, names())
-        raise UsageError(f"no file and no bundled profile is called {shown(name)}; {listed}")
+        raise UsageError(f"no file and no bundled profile is called {quote(name)}; {listed}")
     return row
 
 
@@ -140,10 +140,10 @@ def load(name: str, machine: InstanceType) -> ScalingProfile:
 
 @cache
 def _table() -> dict[str, Published]:
-    return {row["profile"]: _published(row) for row in rows("published.csv")}
+    return {row["profile"]: _parse_row(row) for row in rows("published.csv")}
 
 
-def _published(row: Mapping[str, str]) -> Published:
+def _parse_row(row: Mapping[str, str]) -> Published:
     machine = InstanceType(
         row["measured_on"], int(row["node_gpus"]), row["gpu"], int(row["gpu_memory_mib"]), 0, 0
     )

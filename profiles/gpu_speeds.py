@@ -231,9 +231,9 @@ def solve(comparisons: Iterable[Comparison], specified: Iterable[Specification])
     widest = max(row.spread for row in compared if row.spread is not None)
     known = [replace(row, spread=widest) if row.spread is None else row for row in compared]
     logs, between = _with_source_spread(known)
-    line = _Line.fitted(logs, sheets)
+    line = _Line.fit(logs, sheets)
     left_out = {
-        gpu: logs[gpu] - _Line.fitted(_without(logs, gpu), sheets).at(sheets[gpu]) for gpu in logs
+        gpu: logs[gpu] - _Line.fit(_without(logs, gpu), sheets).at(sheets[gpu]) for gpu in logs
     }
     error = _root_mean_square(left_out.values())
     weighed = [_Row(r.slow, r.fast, math.log(r.ratio), _variance(r, between)) for r in known]
@@ -263,7 +263,7 @@ class _Line:
     slope: float
 
     @classmethod
-    def fitted(cls, logs: Mapping[str, float], sheets: Mapping[str, Specification]) -> "_Line":
+    def fit(cls, logs: Mapping[str, float], sheets: Mapping[str, Specification]) -> "_Line":
         """Return the line through the speeds of these GPUs, by least squares."""
         slope, level = np.polyfit([sheets[gpu].middle for gpu in logs], list(logs.values()), 1)
         return cls(float(level), float(slope))

@@ -17,7 +17,7 @@ from cloudtune.model.trial import EndReason, Parallel, Trial, Width
 TRIES = 3
 
 
-def widths_of(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width, ...]:
+def widths_to_measure(gpus: int, least: int = 1, most: int | None = None) -> tuple[Width, ...]:
     """Return the widths worth measuring on one instance: 1, 2, 4 … and all its GPUs.
 
     From `least` to `most` GPUs, both included; none if the instance has fewer.
@@ -53,7 +53,7 @@ class Phase:
         return gpus_text(self.width, self.parallel)
 
 
-def phases_of(
+def plan_phases(
     widths: Sequence[Width], pack: int, parallel: Sequence[Parallel] = (), *, alone: bool = False
 ) -> list[Phase]:
     """Return the phases, in order; with `alone` a single trial comes first.
@@ -68,7 +68,7 @@ def phases_of(
     return [*begins, *again, *(Phase(width, ways[0]) for width in packed_widths(pack))]
 
 
-def instances_for(width: Width, gpus: int) -> int:
+def count_instances(width: Width, gpus: int) -> int:
     """Return how many instances of `gpus` GPUs a trial of that width takes."""
     return max(1, math.ceil(width / gpus))
 
@@ -146,7 +146,7 @@ class MeasuredSession:
         return setup + epochs * an_epoch * max(1.0, self.phase.width / width)
 
 
-def seconds_for(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) -> float:
+def allowed_seconds(width: Width, epochs: int, sessions: Iterable[MeasuredSession]) -> float:
     """Return the seconds that some epochs may take at a width, by measured ones; 0 without any."""
     counted = [session for session in sessions if session.counted]
     if not counted:

@@ -156,14 +156,14 @@ def with_earlier_runs(
     curve = _curve(profile, fitting, machine, where) if speeds else {}
     delays = {
         name: _delay(
-            [_pooled(_delays_of(run, name, machine, market)) for run in fitting],
+            [_pool(_find_delays(run, name, machine, market)) for run in fitting],
             None if profile is None else getattr(profile, name),
             prior(name, where),
             published=profile is not None and not _is_own(profile),
         )
         for name in DELAYS
     }
-    seen = tuple(_seen(run, machine, curve) for run in fitting)
+    seen = tuple(_summarize(run, machine, curve) for run in fitting)
     if profile is None:
         delays["resize"] = delays["resize"] or delays["start"]
         if not curve or not all(delays.values()):
@@ -192,7 +192,7 @@ def with_earlier_runs(
     )
 
 
-def _seen(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
+def _summarize(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
     trained = [[e for e in trial if e.instance_type == machine] for trial in run.trials]
     boots = [e for e in run.delays if (e.instance_type, e.delay) == (machine, "boot")]
     shares = [point.shares.get(run.run, 0.0) for point in curve.values()]
@@ -268,11 +268,11 @@ def _of_run(
     if not cells:
         return {}
     most = max(cells, key=lambda width: (len(cells[width]), -width))
-    level = _mean_of(run, cells[most], where)
+    level = _average(run, cells[most], where)
     points = {most: level}
     for width, cell in cells.items():
         both = [number for number in cell if number in cells[most]]
-        own = _mean_of(run, cell, where)
+        own = _average(run, cell, where)
         if width != most and both:
             ratios = [(cell[n].seconds, cells[most][n].seconds) for n in both]
             counts = [min(one.n, other.n) for one, other in ratios]
@@ -286,7 +286,7 @@ def _of_run(
     return points
 
 
-def _mean_of(run: RunTimes, cell: Mapping[int, EpochTimes], where: str) -> _Point:
+def _average(run: RunTimes, cell: Mapping[int, EpochTimes], where: str) -> _Point:
     measured = [epochs.seconds for epochs in cell.values()]
     count = sum(times.n for times in measured)
     mean = math.fsum(times.n * times.mean for times in measured) / count
@@ -359,20 +359,20 @@ def _delay(
         weight * (times.mean - mean) ** 2 for weight, times in zip(weights, delays, strict=True)
     )
     spread = (_WEIGHT * between**2 + apart) / (_WEIGHT + effective_runs - 1)
-    pooled = _pooled(delays)
+    pooled = _pool(delays)
     assert pooled is not None
     error = math.sqrt(spread * (1 + 1 / effective_runs) / 2) if mean > 0 else 0.0
     return Measurement(mean, pooled.sd, pooled.n, error)
 
 
-def _delays_of(run: RunTimes, name: str, machine: str, market: str) -> list[Measurement]:
+def _find_delays(run: RunTimes, name: str, machine: str, market: str) -> list[Measurement]:
     """Return a run's times of a delay on a type: in the market, or else in any."""
     delays = [e for e in run.delays if (e.instance_type, e.delay) == (machine, name)]
     here = [delay for delay in delays if delay.market == market and name in _BY_MARKET]
     return [delay.seconds for delay in (here or delays)]
 
 
-def _pooled(measurements: Sequence[Measurement]) -> Measurement | None:
+def _pool(measurements: Sequence[Measurement]) -> Measurement | None:
     """Return several means pooled, with the spread around each; None if there are none."""
     if not measurements:
         return None

@@ -26,7 +26,7 @@ _OFF = 0.17
 _NOISE = 0.05
 
 
-def packed(profile: ScalingProfile, gpu_memory_mib: float) -> tuple[ScalingProfile, str]:
+def pack_shares(profile: ScalingProfile, gpu_memory_mib: float) -> tuple[ScalingProfile, str]:
     """Return a profile with the shares of a GPU that are worth it, and a sentence about them.
 
     The profile has one and two trials on a GPU; if two failed, it stays unchanged. Narrower shares
@@ -47,7 +47,7 @@ def packed(profile: ScalingProfile, gpu_memory_mib: float) -> tuple[ScalingProfi
     last = 2
     for share in packed_widths(max(fitting, default=2))[1:]:
         count = round(1 / share)
-        seconds = _predicted(one, two, count)
+        seconds = _predict(one, two, count)
         gain = count / last * epoch[1 / last].mean / seconds.mean
         if gain <= 1 + math.hypot(noise, _OFF * math.log2(count / last)):
             break
@@ -60,7 +60,7 @@ def packed(profile: ScalingProfile, gpu_memory_mib: float) -> tuple[ScalingProfi
     return replace(profile, epoch={w: epoch[w] for w in sorted(epoch)}), note
 
 
-def _predicted(one: Measurement, two: Measurement, count: int) -> Measurement:
+def _predict(one: Measurement, two: Measurement, count: int) -> Measurement:
     """Return the seconds of an epoch of each of `count` trials on a GPU."""
     slowdown = min(1.0, max(0.0, two.mean / one.mean - 1))
     times = 1 + (count - 1) * slowdown

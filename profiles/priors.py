@@ -41,7 +41,7 @@ def prior(what: str, where: str) -> Prior:
     return Prior(between, within, floor, row["date"], row["source"])
 
 
-def believed(profile: ScalingProfile, where: str) -> ScalingProfile:
+def add_spreads(profile: ScalingProfile, where: str) -> ScalingProfile:
     """Return a profile with the spreads of its figures at a provider, measured and prior.
 
     The means don't change. `assumed` says which spreads come from the table; a profile that already

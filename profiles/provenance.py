@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cloudtune.model.scaling import ASSUMED, EMULATED, MEASURED, PUBLISHED, ScalingProfile, Seen
-from cloudtune.model.text import ago_text, counted
+from cloudtune.model.text import ago_text, count_noun
 from cloudtune.profiles.store import age
 
 _DERIVED = "derived"
@@ -63,7 +63,7 @@ def seen_text(seen: Seen, where: str, today: str) -> str:
     days = age(seen.at, today)
     when = "" if days is None else f", {ago_text(days)}"
     counts = (seen.epochs, seen.trials, seen.instances)
-    counted_text = ", ".join(map(counted, counts, ("epoch", "trial", "boot")))
+    counted_text = ", ".join(map(count_noun, counts, ("epoch", "trial", "boot")))
     part = (
         f"{100 * seen.share:.0f} % of the seconds of an epoch" if seen.share else "its delays alone"
     )

@@ -54,7 +54,7 @@ def derive(
     widths = [w for w in profile.widths if _laid_out_alike(w, from_type, to_type, same=same)]
     if ratio is None or not widths:
         return None
-    epoch = {width: profile.epoch[width].scaled(1 / ratio.ratio) for width in widths}
+    epoch = {width: profile.epoch[width].scale(1 / ratio.ratio) for width in widths}
     return replace(
         profile,
         instance_type=to_type.name,

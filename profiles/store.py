@@ -130,7 +130,7 @@ def resolve(
     is_bundled = name in bundled.names() or ("@" in name and not Path(name).exists())
     names = [machine.name for machine in instance_types]
     if given is None:
-        return _kept(script, names, store, beside, identity=identity, note=note)
+        return _find_profiles(script, names, store, beside, identity=identity, note=note)
     if not is_bundled:
         return _for_types(read(Path(given)), names, script, identity, Path(given))
     bundled_profiles = [bundled.find(name, machine) for machine in instance_types]
@@ -139,7 +139,7 @@ def resolve(
     return [profile for profile in bundled_profiles if profile is not None]
 
 
-def _kept(
+def _find_profiles(
     script: str,
     instance_types: Sequence[str],
     store: Path,

@@ -15,7 +15,7 @@ from statistics import fmean
 from cloudtune.model.scaling import Measurement
 from cloudtune.model.trial import Width
 from cloudtune.profiles.csv_table import rows
-from cloudtune.profiles.measurements import widths_of
+from cloudtune.profiles.measurements import widths_to_measure
 
 
 def with_wider(
@@ -31,17 +31,17 @@ def with_wider(
         return dict(epoch)
     seconds = epoch[widest]
     wider = {
-        width: _predicted(seconds, widest, width)
-        for width in widths_of(gpus)
+        width: _predict(seconds, widest, width)
+        for width in widths_to_measure(gpus)
         if width > widest and width not in epoch
     }
     return {width: {**epoch, **wider}[width] for width in sorted({*epoch, *wider})}
 
 
-def _predicted(seconds: Measurement, measured: Width, width: Width) -> Measurement:
+def _predict(seconds: Measurement, measured: Width, width: Width) -> Measurement:
     faster, error = _speedup(width)
     known_faster, known_error = _speedup(measured)
-    scaled = seconds.scaled(known_faster / faster)
+    scaled = seconds.scale(known_faster / faster)
     further = math.sqrt(max(0.0, error**2 - known_error**2))
     return Measurement(scaled.mean, scaled.sd, 0, math.hypot(scaled.error, further * scaled.mean))
 

@@ -21,7 +21,7 @@ import pytest
 
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
 from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.private_files import UMASK_VARIABLE
@@ -309,7 +309,7 @@ class Bench:
         """Have an instance vanish unasked."""
         emulator = find_emulator(self.emulator)
         assert emulator is not None
-        Ec2(endpoint_of(emulator.access)).terminate([instance])
+        Ec2(make_endpoint(emulator.access)).terminate([instance])
 
     def alive(self, run: str | None = None) -> list[dict[str, Any]]:
         return [

@@ -12,7 +12,7 @@ from cloudtune.model import events
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command, Launch, PlanAnew, Release, StartTrial
 from cloudtune.model.plans import Rentable
-from cloudtune.model.trial import diverged
+from cloudtune.model.trial import has_diverged
 from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, Metric
 
@@ -84,7 +84,7 @@ class _Reader:
 
     def _hear(self, event: events.Event) -> None:
         if isinstance(event, events.EpochDone):
-            if diverged(event.metrics.get(self._metric.name, math.nan)):
+            if has_diverged(event.metrics.get(self._metric.name, math.nan)):
                 self._diverged.add(event.session)
         elif isinstance(event, events.NodeJoined):
             self._asked.pop(event.intent, None)

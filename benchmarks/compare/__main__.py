@@ -28,12 +28,12 @@ from benchmarks.compare.offers import offers_of
 from benchmarks.compare.speeds import scalings
 from benchmarks.compare.traces import matched, read_traces
 from cloudtune.display.terminal import console, print_sheet
-from cloudtune.errors import CloudtuneError, UsageError, shown
+from cloudtune.errors import CloudtuneError, UsageError, quote
 from cloudtune.model import menu
 from cloudtune.model.catalog import BillingUnit
 from cloudtune.model.plans import Limits
 from cloudtune.model.units import format_seconds, parse_dollars, parse_seconds
-from cloudtune.policy.registry import chosen, origin, sampler_for
+from cloudtune.policy.registry import choose_sampler, chosen, origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,13 +98,13 @@ def _listed(text: str) -> list[str]:
 
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{shown(text)}: write a whole number above 0")
+        raise argparse.ArgumentTypeError(f"{quote(text)}: write a whole number above 0")
     return int(text)
 
 
 def _etas(text: str) -> list[int]:
     if not all(part.isdecimal() and int(part) > 1 for part in _listed(text)):
-        raise argparse.ArgumentTypeError(f"{shown(text)}: write whole numbers above 1, as in 2,3,4")
+        raise argparse.ArgumentTypeError(f"{quote(text)}: write whole numbers above 1, as in 2,3,4")
     return [int(part) for part in _listed(text)]
 
 
@@ -138,7 +138,7 @@ def _dollars(text: str) -> float:
 def _condition(text: str) -> tuple[str, str]:
     column, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--where {shown(text)}: write COLUMN=VALUE")
+        raise UsageError(f"--where {quote(text)}: write COLUMN=VALUE")
     return column.strip(), value.strip()
 
 
@@ -166,7 +166,7 @@ def _benchmark(given: argparse.Namespace) -> Benchmark:
     )
     offers = offers_of(given.offers, given.market)
     if given.billing is not None:
-        offers = tuple(offer.billed(given.billing) for offer in offers)
+        offers = tuple(offer.with_billing(given.billing) for offer in offers)
     epoch_seconds = given.epoch_seconds or curves.mean_seconds
     if epoch_seconds is None:
         raise UsageError(
@@ -202,7 +202,7 @@ def _cases(given: argparse.Namespace) -> Iterator[Case]:
         given.eta,
     ):
         place = chosen(strategy, allocator, fleet)
-        for sampler in given.sampler or [sampler_for(strategy)[0]]:
+        for sampler in given.sampler or [choose_sampler(strategy)[0]]:
             yield Case(
                 strategy,
                 Limits(deadline, budget),

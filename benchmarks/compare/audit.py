@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtune.engine.record.accounting import accounted
+from cloudtune.engine.record.accounting import compute_accounting
 from cloudtune.engine.record.timeline import prices, read
 from cloudtune.model.plans import SLACK
 from cloudtune.model.units import format_dollars, format_seconds
@@ -114,7 +114,7 @@ def audit(entries: Sequence[Entry], offers: Iterable[Offer], metric: str, mode: 
 def audited(timeline: Timeline, offers: Iterable[Offer], metric: str, mode: Mode) -> Audit:
     """Return what a run took; what is still open is taken to end at its last event."""
     offered = tuple(offers)
-    accounting = accounted(timeline, offered)
+    accounting = compute_accounting(timeline, offered)
     priced = prices(timeline, offered)
 
     leases = [account for account in accounting.instances if account.instance is not None]

@@ -19,7 +19,7 @@ from cloudtune.engine.record.timeline import read
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.registry import chosen, components, run_policy, sampler_for
+from cloudtune.policy.registry import choose_sampler, chosen, components, run_policy
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.sampler import ADAPTIVE
 from tests.flapping import flaps
@@ -123,7 +123,7 @@ def sampler_of(benchmark: Benchmark, case: Case) -> Sampler:
     Raises:
         UsageError: no such sampler, or it needs hyperparameters and the table has none.
     """
-    kind, random_fraction = sampler_for(case.strategy, case.sampler)
+    kind, random_fraction = choose_sampler(case.strategy, case.sampler)
     mode = benchmark.curves.mode
     drawn = TableSampler(
         benchmark.trials,

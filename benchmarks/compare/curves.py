@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.compare.tables import Table, read_table
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.model.trial import rank_key
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def _chosen(
         if len(strangers) and not where:
             notices.append(
                 f"{len(strangers)} configurations aren't in {listed.table.path}: left out "
-                f"({shown(strangers[0])} is the first)"
+                f"({quote(strangers[0])} is the first)"
             )
-            why = f": its configurations, as {shown(strangers[0])}, aren't in {listed.table.path}"
+            why = f": its configurations, as {quote(strangers[0])}, aren't in {listed.table.path}"
         chosen = chosen[tried]
     if chosen.empty:
         raise UsageError(f"{table.path}: no row is left{why}")

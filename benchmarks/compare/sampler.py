@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cloudtune.errors import UsageError
-from cloudtune.strategies.samplers.axes import ListedValues, different, held, line_of, perturbed
+from cloudtune.strategies.samplers.axes import (
+    ListedValues,
+    different,
+    fit_line,
+    perturb,
+    read_value,
+)
 from cloudtune.strategies.samplers.learner import Learner
 from cloudtune.strategies.samplers.optuna_models import RandomDraws
 from cloudtune.strategies.samplers.sampler import ADAPTIVE, MODEL_BASED, sampler_kind
@@ -29,9 +35,9 @@ def axes_of_rows(configs: Sequence[Config]) -> dict[str, Axis]:
     """
     axes: dict[str, Axis] = {}
     for name in dict.fromkeys(name for config in configs for name in config):
-        values = different([held(config, name) for config in configs])
+        values = different([read_value(config, name) for config in configs])
         if len(values) > 1:
-            axes[name] = line_of(values) or ListedValues(values)
+            axes[name] = fit_line(values) or ListedValues(values)
     return axes
 
 
@@ -55,7 +61,7 @@ class Places:
         return np.asarray((away**2).sum(axis=0))
 
     def _of(self, config: Config) -> list[float]:
-        return [_place(axis, held(config, name)) for name, axis in self._axes.items()]
+        return [_place(axis, read_value(config, name)) for name, axis in self._axes.items()]
 
 
 def _place(axis: Axis, value: Value) -> float:
@@ -173,7 +179,7 @@ class TableSampler:
             )
         if self._given >= self._most:
             return None
-        return self._begun(self._nearest(perturbed(self.axes, parent.config, self._chance)))
+        return self._begun(self._nearest(perturb(self.axes, parent.config, self._chance)))
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         """Learn the metric of a row after an epoch; None where it failed."""

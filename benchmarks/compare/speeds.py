@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from benchmarks.compare.tables import PARQUET, TEXT, Table, read_table
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.errors import UsageError, allowed_names, quote
 from cloudtune.profiles import bundled, store
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def is_file(given: str) -> bool:
 def _bundled(name: str, machines: Sequence[InstanceType]) -> list[Scaling]:
     if name not in bundled.names():
         raise UsageError(
-            f"--profile: no file and no bundled profile is called {shown(name)}; "
+            f"--profile: no file and no bundled profile is called {quote(name)}; "
             f"{allowed_names(name, bundled.names())}"
         )
     figures = bundled.published_figures(name)
@@ -112,7 +112,7 @@ def _no_width_1(name: str) -> str:
 
 def _nothing_known(name: str, instance_type: str, types: Iterable[str]) -> str:
     return (
-        f"{name}: says nothing of {shown(instance_type)}, which --offers has; it has "
+        f"{name}: says nothing of {quote(instance_type)}, which --offers has; it has "
         f"{', '.join(types)}. Add rows for it, or leave its offers out"
     )
 

@@ -9,7 +9,7 @@ from cloudtune.errors import UsageError
 from cloudtune.model.plans import Charges, Limits, Remaining
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.explore import explore
-from cloudtune.policy.planned.stages import PLANNERS, in_time_or_fastest, reserve_of
+from cloudtune.policy.planned.stages import PLANNERS, compute_reserve, in_time_or_fastest
 from cloudtune.policy.registry import STRATEGIES
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plan_stages(
         raise UsageError(f"{name}: there is no trial to run; give it one or more")
     planning, limits = STRATEGIES[name].planning, context.limits
     assert planning is not None
-    planner, reserve = PLANNERS[planning.planner], reserve_of(brakes)
+    planner, reserve = PLANNERS[planning.planner], compute_reserve(brakes)
 
     def request(work: tuple[Stage, ...], limits: Limits) -> PlanRequest:
         remaining = Remaining(limits.deadline, limits.budget).after(reserve.seconds)

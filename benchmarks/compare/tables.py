@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.errors import UsageError, nearest, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ class Table:
             return name
         columns = [str(column) for column in self.frame.columns]
         raise UsageError(
-            f"{self.path}: there is no column {shown(name)}; there are {', '.join(columns)}."
+            f"{self.path}: there is no column {quote(name)}; there are {', '.join(columns)}."
             f"{nearest(name, columns)} Name it with {option}"
         )
 
@@ -89,7 +89,7 @@ class Table:
         numbers = pd.to_numeric(column, errors="coerce").astype(float)
         wrong = numbers.isna() & column.notna() & (column.astype(str).str.lower() != "nan")
         if wrong.any():
-            self.refuse(wrong, f"{name} is {shown(column[wrong].iloc[0])}; write a number")
+            self.refuse(wrong, f"{name} is {quote(column[wrong].iloc[0])}; write a number")
         return numbers
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from benchmarks.compare.pools import SpotTrace
 from benchmarks.compare.tables import Table, read_table
 from cloudtune.engine.spot_pools import UNLIMITED
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.model.text import offer_text
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _chosen(table: Table, where: Iterable[str]) -> list[int]:
     for condition in where:
         column, equals, value = (part.strip() for part in condition.partition("="))
         if not equals:
-            raise UsageError(f"--spot-where {shown(condition)}: write COLUMN=VALUE")
+            raise UsageError(f"--spot-where {quote(condition)}: write COLUMN=VALUE")
         texts = table.texts(table.need(column, "--spot-where"))
         rows = [row for row in rows if texts[row] == value]
         if not rows:

@@ -16,12 +16,12 @@ import time
 
 import torch
 
-from cloudtune.infra.node.worker import failure_of
+from cloudtune.infra.node.worker import describe_failure
 
 
 def _figures_of(error: Exception) -> dict[str, object]:
     """Return what a worker would tell of an error."""
-    failure = failure_of(error, 1)
+    failure = describe_failure(error, 1)
     return {"error": failure.error[:300], "out_of_memory": failure.out_of_memory}
 
 

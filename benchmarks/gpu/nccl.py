@@ -75,7 +75,7 @@ def _meet(rank: int, port: int) -> None:
     import torch  # noqa: PLC0415
 
     from cloudtune.infra.node.process_group import meet  # noqa: PLC0415
-    from cloudtune.infra.node.worker import failure_of  # noqa: PLC0415
+    from cloudtune.infra.node.worker import describe_failure  # noqa: PLC0415
 
     error = ""
     result = {"error": "", "traceback": ""}
@@ -90,7 +90,7 @@ def _meet(rank: int, port: int) -> None:
         torch.distributed.all_reduce(ones)
         torch.cuda.synchronize()
     except Exception as raised:  # noqa: BLE001  it is what we want to see
-        result = asdict(failure_of(raised, 2))
+        result = asdict(describe_failure(raised, 2))
         error = result["error"]
     print(json.dumps({**result, "error": error}), flush=True)
     sys.stdin.readline()

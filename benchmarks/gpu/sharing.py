@@ -130,7 +130,7 @@ def _memory_limit(findings: Findings, daemons: MpsDaemons) -> None:
         )
         after = _rate(neighbour)
         findings.expect("overrun_leaves_its_neighbour_alone", so=after > before / 2)
-        findings.expect("overrun_is_no_fault_of_the_server", so=not daemons.is_faulted(0))
+        findings.expect("overrun_is_no_fault_of_the_server", so=not daemons.has_fault(0))
     finally:
         greedy.end()
         neighbour.end()
@@ -148,14 +148,14 @@ def _crash(findings: Findings, daemons: MpsDaemons) -> None:
         crashing.tell()
         reported = crashing.hear(60.0)
         findings.facts["crash_says"] = str(reported.get("error", "nothing"))
-        findings.facts["crash_is_a_fault_of_the_server"] = daemons.is_faulted(0)
+        findings.facts["crash_is_a_fault_of_the_server"] = daemons.has_fault(0)
         neighbour.tell()
         try:
             done = neighbour.hear(60.0)
             findings.facts["crash_neighbour_says"] = str(done.get("error", "it goes on"))
         except GoneError as error:
             findings.facts["crash_neighbour_says"] = str(error)
-        findings.facts["crash_is_a_fault_of_the_server_still"] = daemons.is_faulted(0)
+        findings.facts["crash_is_a_fault_of_the_server_still"] = daemons.has_fault(0)
         findings.figures["crash_seen_after_s"] = time.monotonic() - began
     finally:
         crashing.end()
@@ -189,7 +189,7 @@ def _kill_in_mid_kernel(findings: Findings, daemons: MpsDaemons) -> None:
         spinning.process.wait()
         after = _rate(neighbour)
         findings.expect("a_kill_leaves_its_neighbour_alone", so=after > before / 2)
-        findings.expect("a_kill_is_no_fault", so=not daemons.is_faulted(0))
+        findings.expect("a_kill_is_no_fault", so=not daemons.has_fault(0))
     finally:
         spinning.end()
         neighbour.end()
@@ -201,7 +201,7 @@ def _daemon_dies(findings: Findings, daemons: MpsDaemons) -> None:
     assert leader is not None
     leader.kill()
     began = time.monotonic()
-    findings.expect("a_dead_daemon_is_seen", so=waited(lambda: daemons.is_faulted(0), 10.0))
+    findings.expect("a_dead_daemon_is_seen", so=waited(lambda: daemons.has_fault(0), 10.0))
     findings.expect("a_dead_daemon_is_started_afresh", so=daemons.check() == [0])
     findings.figures["dead_daemon_s"] = time.monotonic() - began
     client = _client(daemons, 0.5, "compute", SECONDS)

@@ -12,9 +12,9 @@ from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.planning.stages import PlanOptions
-from cloudtune.running.regions import ranked
+from cloudtune.running.regions import rank_regions
 from cloudtune.runs import history
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import choices, named_sampler
@@ -86,7 +86,7 @@ def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     if not callable(function):
         return fields
     name = getattr(function, "__qualname__", "")
-    file = file_of(function)
+    file = find_file(function)
     if file is None or not name.isidentifier():
         folder = Path(fields.get("directory") or (file or Path.cwd() / "-").parent).resolve()
         return {**fields, "train": written(function, folder), "directory": str(folder)}
@@ -95,7 +95,7 @@ def with_named_function(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**fields, "train": f"{file.name}:{name}", "directory": str(file.parent)}
 
 
-def file_of(function: Callable[..., object]) -> Path | None:
+def find_file(function: Callable[..., object]) -> Path | None:
     """Return the Python file that defines a function, or None."""
     try:
         file = Path(inspect.getfile(function)).resolve()
@@ -138,7 +138,7 @@ def _load(fields: str | Path | Mapping[str, Any], overrides: Mapping[str, Any]) 
     return Experiment.load(
         fields,
         overrides,
-        lambda provider: provider_named(provider).known_types(),
+        lambda provider: find_provider(provider).known_types(),
         choices(),
         _mistakes_in,
     )
@@ -178,7 +178,7 @@ def for_renting(
     options: PlanOptions | None = None,
 ) -> Experiment:
     """Return an experiment (`load_experiment`) in the region that is best for it; see `ranked`."""
-    return ranked(load_experiment(source, given), profile, options)[0]
+    return rank_regions(load_experiment(source, given), profile, options)[0]
 
 
 def _mistakes_in(experiment: Experiment) -> Iterator[Mistake]:

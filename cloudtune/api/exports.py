@@ -15,7 +15,7 @@ from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.errors import CloudtuneError, UsageError, need
 from cloudtune.model.plain_text import clean_output
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.text import counted
+from cloudtune.model.text import count_noun
 from cloudtune.model.trial import flat
 from cloudtune.private_files import for_others
 
@@ -137,7 +137,7 @@ def _tensorboard(result: Result, target: str) -> str:
                 writer.add_scalar(name, value, 0)
             if trial.error:
                 writer.add_text("error", trial.error)
-    return f"Wrote {counted(len(_trials(result)), 'trial')}: tensorboard --logdir {target}"
+    return f"Wrote {count_noun(len(_trials(result)), 'trial')}: tensorboard --logdir {target}"
 
 
 def _mlflow(result: Result, target: str) -> str:
@@ -162,7 +162,7 @@ def _mlflow(result: Result, target: str) -> str:
         except MlflowException as error:
             raise CloudtuneError(f"MLflow at {store}: {error}") from error
     shown = store if remote else f"mlflow ui --backend-store-uri {store}"
-    return f"Wrote {counted(len(_trials(result)), 'trial')}: {shown}"
+    return f"Wrote {count_noun(len(_trials(result)), 'trial')}: {shown}"
 
 
 def _log(
@@ -218,7 +218,7 @@ def _wandb(result: Result, target: str) -> str:
                 run.finish(exit_code=1 if trial.error else 0)
         finally:
             wandb.teardown()  # its service is a process
-    count = counted(len(_trials(result)), "trial")
+    count = count_noun(len(_trials(result)), "trial")
     return f"Wrote {count}, offline: wandb sync {target}/wandb/offline-run-*"
 
 

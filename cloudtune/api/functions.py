@@ -38,12 +38,12 @@ def written(function: Callable[..., object], folder: Path) -> str:
             large; the message names it.
     """
     if inspect.isbuiltin(function) or inspect.isclass(function):
-        raise UsageError(f"train: {_named(function)} isn't a training function")
+        raise UsageError(f"train: {_function_name(function)} isn't a training function")
     data = pickle_by_value(function)
     if data is None or len(data) > MOST_BYTES:
-        raise UsageError(f"train: {_named(function)} {_why(function, data)}")
+        raise UsageError(f"train: {_function_name(function)} {_why(function, data)}")
     digest = Fingerprint().of(function)
-    text = _FILE.format(name=_named(function), as_name=_NAME, digest=digest)
+    text = _FILE.format(name=_function_name(function), as_name=_NAME, digest=digest)
     path = folder / f"cloudtune_{_NAME}_{digest[:10]}.py"
     kept = home.functions() / path.name
     try:
@@ -53,27 +53,27 @@ def written(function: Callable[..., object], folder: Path) -> str:
         home.put_back(path)
     except OSError as error:
         raise UsageError(
-            f"train: {_named(function)} isn't defined in a file, and cloudtune can't write one for "
-            f"it: {error}"
+            f"train: {_function_name(function)} isn't defined in a file, and cloudtune can't write "
+            f"one for it: {error}"
         ) from None
     return f"{path.name}:{_NAME}"
 
 
-def _named(function: Callable[..., object]) -> str:
+def _function_name(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
 
 
 def _why(function: Callable[..., object], data: bytes | None) -> str:
     """Return why a function can't be sent, with the name of the cause."""
     if data is not None:
-        sizes = {name: len(pickle_by_value(value) or b"") for name, value in _used(function)}
+        sizes = {name: len(pickle_by_value(value) or b"") for name, value in _captures(function)}
         largest = max(sizes, key=lambda name: sizes[name], default="")
         of = f", most of it in {largest}" if largest else ""
         return (
             f"captures {len(data) / 2**20:,.0f} MiB of data{of}; load it from a file within the "
             f"function (the limit is {MOST_BYTES / 2**20:.0f} MiB)"
         )
-    for name, value in _used(function):
+    for name, value in _captures(function):
         if not isinstance(value, types.FunctionType) and pickle_by_value(value) is None:
             kind = type(value).__name__
             article = "an" if kind[:1].lower() in "aeiou" else "a"
@@ -84,7 +84,7 @@ def _why(function: Callable[..., object], data: bytes | None) -> str:
     return "can't be sent to a worker; write it to a file with %%writefile train.py"
 
 
-def _used(function: Callable[..., object]) -> Iterator[tuple[str, Any]]:
+def _captures(function: Callable[..., object]) -> Iterator[tuple[str, Any]]:
     """Yield the names and values that a function captures, recursively."""
     seen: set[int] = set()
     waiting: list[object] = [function]

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from cloudtune.api.experiments import file_of, refuse_while_loading
+from cloudtune.api.experiments import find_file, refuse_while_loading
 from cloudtune.api.results import Result
 from cloudtune.api.runs import run
 from cloudtune.errors import UsageError
 from cloudtune.experiment.defaults import STAYING
-from cloudtune.integrations.optuna import METRIC, discovered, run_trial
+from cloudtune.integrations.optuna import METRIC, discover_space, run_trial
 
 
 def optimize(
@@ -43,12 +43,12 @@ def optimize(
     if direction not in {"minimize", "maximize"}:
         raise UsageError(f"direction must be 'minimize' or 'maximize', not {direction!r}")
     if search is None:
-        search, reports = discovered(objective)
+        search, reports = discover_space(objective)
         if reports and epochs is None:
             raise UsageError(
                 "the objective reports: set epochs= to the number of reports of a full training"
             )
-    file = file_of(objective)
+    file = find_file(objective)
     fields = {
         "name": getattr(objective, "__name__", "objective").strip("<>"),
         "train": functools.partial(run_trial, objective),

@@ -17,10 +17,10 @@ from cloudtune.planning import alternatives, make, plan_file, proposal
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
 from cloudtune.running import heads
-from cloudtune.running.problems import limits_of, load_problem
+from cloudtune.running.problems import load_problem, read_limits
 from cloudtune.running.reporter import Reporter
 from cloudtune.runs import home
-from cloudtune.runs.job import choice_of
+from cloudtune.runs.job import read_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -257,12 +257,14 @@ def plan(
     options = PlanOptions(objective, planner, confidence)
     overrides = {**experiments.checked_options(given), "objective": objective}
     wanted = experiments.for_renting(experiment, overrides, profile, options)
-    wanted = heads.with_head(wanted, heads.head_for(wanted))
-    options.check(choice_of(wanted))
+    wanted = heads.with_head(wanted, heads.offer_head(wanted))
+    options.check(read_choice(wanted))
     with home.with_module(wanted):
         problem = load_problem(wanted, profile)
         try:
-            planned = make.make_plan(problem, limits_of(wanted), options, wanted.charges.head_start)
+            planned = make.make_plan(
+                problem, read_limits(wanted), options, wanted.charges.head_start
+            )
         except InfeasibleError as error:
             reporter.on_infeasible(error, problem)
             raise

@@ -89,11 +89,11 @@ class ProgressReporter(Reporter):
             return
         self._screen.watch(event, commands)
         if self._notebook is not None:
-            self._notebook.show(self._screen.drawn(event.at))
+            self._notebook.show(self._screen.draw(event.at))
 
     def on_run_end(self) -> None:
         if self._screen is None or self._policy is None:
             return
         self._open.close()
         if self._notebook is not None:
-            self._notebook.show(self._screen.drawn(self._policy.now), at_once=True)
+            self._notebook.show(self._screen.draw(self._policy.now), at_once=True)

@@ -12,7 +12,7 @@ from cloudtune.display.pages import document, reports
 from cloudtune.engine.record.gpu_series import gpu_uses
 from cloudtune.errors import UsageError
 from cloudtune.model.text import cost_format
-from cloudtune.model.trial import better, flat, nested
+from cloudtune.model.trial import better, flat, nest
 from cloudtune.model.units import format_seconds
 from cloudtune.private_files import a_guest
 from cloudtune.runs import home, report
@@ -141,7 +141,7 @@ class Result:
         epoch = self._epochs.get((trial, number))
         return Best(
             trial=trial,
-            config=nested(self.report.policy.trials[trial].trial.config),
+            config=nest(self.report.policy.trials[trial].trial.config),
             metrics={self.metric: best.metric} if epoch is None else dict(epoch.report.metrics),
             epoch=number,
             checkpoint=self.report.kept if delivery is None else delivery.path,
@@ -392,7 +392,7 @@ class Result:
     @cached_property
     def _epochs(self) -> dict[tuple[str, int], EpochSpan]:
         """The counted epochs, by trial and number: the last result of each."""
-        return self.report.timeline.counted()
+        return self.report.timeline.final_epochs()
 
 
 @a_guest()

@@ -43,7 +43,7 @@ class RunLogs:
         with storage_errors(self.uri):
             self._fs, self._root = filesystem(self.uri)
 
-    def listed(self, trial: str | None = None, *, nodes: bool = False) -> list[Log]:
+    def list_logs(self, trial: str | None = None, *, nodes: bool = False) -> list[Log]:
         """Return the logs of all workers, or of a trial's; with `nodes`, those of nodes.
 
         Raises:
@@ -87,11 +87,11 @@ class RunLogs:
             with storage_errors(self.uri), self._fs.open_input_stream(path) as reader:
                 data = bytes(reader.read())
             self._seen[path] = (changed, data)
-            added = data if last_seen is None else _added(last_seen[1], data)
+            added = data if last_seen is None else _additions(last_seen[1], data)
             if added:
                 yield log.title, added.decode(errors="replace")
 
-    def followed(
+    def follow(
         self, look: Callable[[], Sequence[Log]], driven: Callable[[], bool]
     ) -> Iterator[tuple[str, str]]:
         """Yield the logs that `look` finds, then their additions.
@@ -106,7 +106,7 @@ class RunLogs:
             time.sleep(FAR_SECONDS if "://" in self.uri else NEAR_SECONDS)
 
 
-def _added(before: bytes, now: bytes) -> bytes:
+def _additions(before: bytes, now: bytes) -> bytes:
     """Return the additions to a log, whose middle may have been cut out since."""
     if now.startswith(before):
         return now[len(before) :]

@@ -102,7 +102,7 @@ def _saved_plan(experiment: experiments.Source | Plan, price_tolerance: float) -
     if math.isnan(price_tolerance):
         raise UsageError("--price-tolerance must be a number such as 0.05, not nan")
     if isinstance(experiment, Plan):
-        return plan_file.job_of(experiment.planned, 0.0, paced=False)
+        return plan_file.make_job(experiment.planned, 0.0, paced=False)
     if not isinstance(experiment, str | Path) or is_script(Path(experiment)):
         return None
     path = Path(experiment)

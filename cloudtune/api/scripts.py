@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloudtune.errors import ExperimentError, UsageError, shown
+from cloudtune.errors import ExperimentError, UsageError, quote
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
 from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
@@ -45,7 +45,7 @@ def _parameter(text: str) -> tuple[str, Any]:
     match = _PARAMETER.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"--search {shown(text)}: write NAME=SPACE, as in 'lr=loguniform(1e-4, 1)' or "
+            f"--search {quote(text)}: write NAME=SPACE, as in 'lr=loguniform(1e-4, 1)' or "
             "'batch_size=choice(32, 64)'"
         )
     name = match[1]
@@ -69,7 +69,7 @@ def _space(name: str, written: str) -> Any:
         return ast.literal_eval(node)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise UsageError(
-            f"--search {name}: invalid space {shown(written)}; write one such as loguniform(1e-4, "
+            f"--search {name}: invalid space {quote(written)}; write one such as loguniform(1e-4, "
             "1), uniform(0, 0.5), randint(1, 8), choice('adam', 'sgd') or a constant"
         ) from None
 
@@ -84,7 +84,7 @@ def parse_metric(text: str) -> tuple[str, str]:
     if mode in {"min", "max"} and name:
         return name, mode
     if name:
-        raise UsageError(f"--metric {shown(text)}: write NAME:max or NAME:min")
+        raise UsageError(f"--metric {quote(text)}: write NAME:max or NAME:min")
     return text, ""
 
 
@@ -177,7 +177,7 @@ def _apply(options: Sequence[Option], words: Sequence[str]) -> tuple[list[Option
             taken.append(value)
         if index is not None:
             values[index] = value
-        if index is None or not _is_filled(options[index]):
+        if index is None or not _has_value(options[index]):
             kept += taken
     applied = [
         replace(it, default=_number(values[n]), required=False) if n in values else it
@@ -186,7 +186,7 @@ def _apply(options: Sequence[Option], words: Sequence[str]) -> tuple[list[Option
     return applied, kept
 
 
-def _is_filled(option: Option) -> bool:
+def _has_value(option: Option) -> bool:
     """Whether an experiment fills an option in, whatever the program shows."""
     return usual_space(option) is not None or option.last_name == "seed"
 
@@ -274,7 +274,7 @@ def _fill(draft: Draft, gap: Gap, answer: str) -> None:
         draft.give_metric(*parse_metric(answer.strip()))
     elif gap.what == "epochs":
         if not answer.strip().isdecimal() or int(answer) < 1:
-            raise UsageError(f"{shown(answer)} is not a number of epochs")
+            raise UsageError(f"{quote(answer)} is not a number of epochs")
         draft.last_epoch = int(answer)
     elif gap.what == "reports":
         draft.reports = ("printed", answer)

@@ -129,7 +129,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if kms and f":{others['region']}:" not in kms:
             raise UsageError(f"--kms {kms}: a key of {others['region']} is needed")
         fields = {
-            "types": _listed(instances),
+            "types": _split(instances),
             "path": path,
             "boundary": boundary,
             "tags": _tags(tags),
@@ -187,7 +187,7 @@ def setup(
     """
     clients, account = _look(region)
     template = account.make_template(named)
-    parameters = account.make_parameters(clients, vpc, _listed(subnets))
+    parameters = account.make_parameters(clients, vpc, _split(subnets))
     with stack.ChangeSet(clients, template, parameters) as change_set:
         steps = _steps(change_set, account)
         if output == "json":
@@ -369,7 +369,7 @@ def _secrets(text: str | None) -> tuple[str, ...] | None:
     """Return the listed secrets; None if the option wasn't given."""
     if text is None:
         return None
-    sources = [] if text == "none" else [SecretSource.parse(item) for item in _listed(text)]
+    sources = [] if text == "none" else [SecretSource.parse(item) for item in _split(text)]
     for source in sources:
         if not source.is_in_aws:
             raise UsageError(f"--secrets {source}: a file needs no right; leave it out")
@@ -380,7 +380,7 @@ def _data(text: str | None) -> tuple[str, ...] | None:
     """Return the listed addresses in S3; None if the option wasn't given."""
     if text is None:
         return None
-    addresses = [] if text == "none" else [parse_address(item) for item in _listed(text)]
+    addresses = [] if text == "none" else [parse_address(item) for item in _split(text)]
     return tuple(dict.fromkeys(addresses))
 
 
@@ -388,7 +388,7 @@ def _roles(text: str | None) -> tuple[str, ...] | None:
     """Return the listed ARNs of roles; None if the option wasn't given."""
     if text is None:
         return None
-    roles = () if text == "none" else _listed(text)
+    roles = () if text == "none" else _split(text)
     for role in roles:
         if not _ROLE.fullmatch(role):
             raise UsageError(f"--role {role}: write its ARN: arn:aws:iam::111122223333:role/NAME")
@@ -411,7 +411,7 @@ def _steps(change_set: ChangeSet, account: Inventory) -> list[str]:
     return steps
 
 
-def _listed(text: str | None) -> tuple[str, ...]:
+def _split(text: str | None) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",")) if text else ()
 
 

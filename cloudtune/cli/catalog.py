@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cloudtune.cli.options import OUTPUT_YAML, GroupedCommand, print_data
 from cloudtune.display.terminal import console
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.errors import UsageError, allowed_names, quote
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.pricing import Listing
 from cloudtune.model.catalog import Catalog, Market
@@ -35,7 +35,7 @@ _WARNINGS_SHOWN = 5
 def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: str) -> None:
     """List GPU instance types and their prices. Rents nothing."""
     now = datetime.now(UTC)
-    listed = _listed(gpu)
+    listed = _select_listings(gpu)
     prices = _prices(region, now.timestamp(), refresh=refresh)
     markets = tuple(name for name in pricing.MARKETS if market in {name, "any"})
     rows = _rows(listed, prices, markets)
@@ -45,7 +45,7 @@ def catalog(gpu: str | None, market: str, region: str, refresh: bool, output: st
         print_data(_data(rows, prices, region, f"{now:%Y-%m-%d}"), output)
 
 
-def _listed(gpu: str | None) -> tuple[Listing, ...]:
+def _select_listings(gpu: str | None) -> tuple[Listing, ...]:
     """Return the listings with the given GPU.
 
     Raises:
@@ -59,7 +59,7 @@ def _listed(gpu: str | None) -> tuple[Listing, ...]:
     )
     if not matching:
         names = sorted({listing.instance_type.gpu for listing in pricing.listings()})
-        raise UsageError(f"no instance type has the GPU {shown(gpu)}; {allowed_names(gpu, names)}")
+        raise UsageError(f"no instance type has the GPU {quote(gpu)}; {allowed_names(gpu, names)}")
     return matching
 
 

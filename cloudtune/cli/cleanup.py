@@ -9,7 +9,7 @@ import click
 
 from cloudtune.cli.options import OUTPUT, RUN, GroupedCommand, confirm, print_data, run_names
 from cloudtune.errors import CleanupError, CloudtuneError
-from cloudtune.model.text import counted
+from cloudtune.model.text import count_noun
 from cloudtune.model.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
     """Show cloudtune's live instances, their runs and their prices."""
     from cloudtune.display.report_screen import show_instances
     from cloudtune.display.terminal import console
-    from cloudtune.infra.provider import errors_at
+    from cloudtune.infra.provider import list_errors
     from cloudtune.running import cleanup
 
     instances: list[Found] = []
@@ -35,7 +35,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
     for cloud in cleanup.open_clouds(region, all_regions=all_regions):
         try:
             instances += cleanup.look(cloud)
-        except errors_at(cloud.endpoint) as error:
+        except list_errors(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     if output == "json":
         rows = [
@@ -52,7 +52,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
         show_instances(console(), instances)
     for head in cleanup.dead_heads():
         _print_head(head, "`cloudtune gc` ends them")
-    _print_left_machines(cleanup.abandoned(end=False), "`cloudtune gc` ends them")
+    _print_left_machines(cleanup.find_orphans(end=False), "`cloudtune gc` ends them")
     _print_unreachable(mute)
     return CloudtuneError.exit_code if mute else 0
 
@@ -80,11 +80,11 @@ def gc(
     Without RUN and --all: instances of this machine's runs whose controller is dead, and instances
     whose lease has expired. Never touches a live run without --all.
     """
-    from cloudtune.infra.provider import errors_at
+    from cloudtune.infra.provider import list_errors
     from cloudtune.running import cleanup
 
     _end_heads(run, dry_run=dry_run)
-    abandoned = cleanup.abandoned(end=run is None and not dry_run)
+    abandoned = cleanup.find_orphans(end=run is None and not dry_run)
     _print_left_machines(abandoned, "gc would end them" if dry_run else "ending them")
     left = []
     mute = []
@@ -106,7 +106,7 @@ def gc(
             if not dry_run:
                 left += cleanup.give_back(cloud, doomed)
                 cleanup.keep_records(cloud)
-        except errors_at(cloud.endpoint) as error:
+        except list_errors(cloud.endpoint) as error:
             mute.append(f"{cloud.endpoint.region}: {error}")
     for cloud in open_clouds if not dry_run else []:
         cloud.close()
@@ -163,7 +163,7 @@ def _conclude_gc(data: Mapping[str, Any], output: str) -> int:
     elif not left and not mute:
         checked = f"checked {time.strftime('%H:%M:%S')}"
         if data["dry_run"] and data["returned"]:
-            doomed = counted(len(data["returned"]), "instance")
+            doomed = count_noun(len(data["returned"]), "instance")
             click.echo(f"{doomed} would be returned ({checked})")
         else:
             click.echo(f"nothing left to return ({checked})")
@@ -189,13 +189,13 @@ def rm(runs: tuple[str, ...], *, yes: bool, output: str) -> None:
     taken = sum(part.size for run in doomed.values() for part in run.parts)
     size = format_bytes(taken)
     refusal = "can't ask for confirmation without a terminal, and nothing was removed"
-    confirm(f"Remove {counted(len(doomed), 'run')}, {size}?", refusal, yes=yes)
+    confirm(f"Remove {count_noun(len(doomed), 'run')}, {size}?", refusal, yes=yes)
     for run in doomed.values():
         run.remove()
     if output == "json":
         print_data({"removed": [folder.name for folder in doomed], "bytes": taken})
         return
-    click.echo(f"Removed {counted(len(doomed), 'run')}, {size}.")
+    click.echo(f"Removed {count_noun(len(doomed), 'run')}, {size}.")
 
 
 def _print_removable(run: Removable) -> None:
@@ -204,7 +204,7 @@ def _print_removable(run: Removable) -> None:
         if part.stays:
             click.echo(f"  {part.place}, a link; {part.stays}, which it points to, stays")
             continue
-        files = counted(part.files, "file")
+        files = count_noun(part.files, "file")
         click.echo(f"  {files}, {format_bytes(part.size)} in {part.place}")
     if run.stored is None:
         click.echo("  its records don't say where its checkpoints are; they stay")

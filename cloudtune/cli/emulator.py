@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cloudtune.cli.options import OUTPUT, print_data
-from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.errors import UsageError, nearest, quote
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.fault_files import parse_faults, read_faults
 from cloudtune.infra.emulator.faults import Fault, to_json
@@ -34,7 +34,7 @@ def emulator() -> None:
 def start(boot: str | None) -> None:
     """Start the emulator; it ends after two minutes without use, or with the next run."""
     wanted = _BOOT if boot is None else parse_seconds(boot)
-    if _found() is not None and boot is not None:
+    if _find() is not None and boot is not None:
         raise UsageError("the emulator is already running; stop it first, or leave out --boot")
     started = ensure_emulator(_folder(), wanted)
     click.echo(f"the emulator serves {started.access.endpoint} as pid {started.pid}")
@@ -162,7 +162,7 @@ def _folder() -> Path:
     return home.home() / "emulator"
 
 
-def _found() -> EmulatorControl | None:
+def _find() -> EmulatorControl | None:
     running = find_emulator(_folder())
     return None if running is None else EmulatorControl(running.access)
 
@@ -173,7 +173,7 @@ def _control() -> EmulatorControl:
     Raises:
         UsageError: no emulator is running.
     """
-    control = _found()
+    control = _find()
     if control is None:
         raise UsageError(
             f"no emulator is running in {_folder()}; start it with `cloudtune emulator start`, or "
@@ -198,6 +198,6 @@ def _instance(control: EmulatorControl, given: str) -> str:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise UsageError(f"{shown(given)} matches {', '.join(fitting)}; write more of the id")
+        raise UsageError(f"{quote(given)} matches {', '.join(fitting)}; write more of the id")
     alive = f"alive: {', '.join(live)}." if live else "no instance is alive."
-    raise UsageError(f"no live instance {shown(given)}; {alive}{nearest(given, live)}")
+    raise UsageError(f"no live instance {quote(given)}; {alive}{nearest(given, live)}")

@@ -42,14 +42,14 @@ def check_page(path: Path | None) -> None:
     """
     if path is None:
         return
-    from cloudtune.display.pages.document import check_installed
+    from cloudtune.display.pages.document import require_plotly
 
     if path != BESIDE and path.suffix.lower() not in {".html", ".htm"}:
         raise UsageError(
             f"--html {path}: name a file that ends in .html (a run's or an experiment's name goes "
             "before --html)"
         )
-    check_installed()
+    require_plotly()
 
 
 def check_figure(path: Path | None) -> None:

@@ -120,9 +120,9 @@ def _strategies(context: click.Context, parameter: click.Parameter, prefix: str)
 def _strategy(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:  # noqa: ARG001
     if name is None:
         return None
-    from cloudtune.policy.registry import STRATEGIES, named
+    from cloudtune.policy.registry import STRATEGIES, check_name
 
-    return named("strategy", name, {*STRATEGIES, *menu.STRATEGIES})
+    return check_name("strategy", name, {*STRATEGIES, *menu.STRATEGIES})
 
 
 # The options for what the text of a script may leave open, and for the strategy.
@@ -145,7 +145,7 @@ search_options = _together(
 )
 
 
-def file_of(path: Path, given: Mapping[str, Any]) -> Path:
+def find_file(path: Path, given: Mapping[str, Any]) -> Path:
     """Return the experiment file: `path`, or the one beside a script, written if it is missing.
 
     On a terminal, asks for what the script leaves open.

@@ -116,7 +116,7 @@ def plan(
             show_infeasible(error, output, problem)
 
     check_page(html)
-    source = options.file_of(experiment, given)
+    source = options.find_file(experiment, given)
     try:
         made = plans.plan(source, reporter=PlanReporter(), **given)
     except InfeasibleError as error:  # already shown
@@ -173,9 +173,9 @@ def show_warning() -> None:
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
     """Print why there is no plan, and the nearest plans; return the exit code."""
-    from cloudtune.runs.job import basis_of
+    from cloudtune.runs.job import make_basis
 
-    basis = basis_of(problem.experiment, problem.rentables)
+    basis = make_basis(problem.experiment, problem.rentables)
     if output == "table":
         from cloudtune.display.plan_screen import show_nearest
         from cloudtune.display.terminal import console
@@ -218,9 +218,9 @@ def simulate(
     from cloudtune.display.report_screen import show_report
     from cloudtune.display.terminal import console
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.planning.plan_file import job_of
+    from cloudtune.planning.plan_file import make_job
     from cloudtune.planning.problem import shared_cores
-    from cloudtune.running.problems import limits_of, load_problem, plan_or_forced
+    from cloudtune.running.problems import load_problem, make_plan, read_limits
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
 
@@ -228,16 +228,16 @@ def simulate(
     wanted = load_experiment(experiment, given)
     problem = load_problem(wanted, profile)
     try:
-        planned = plan_or_forced(
+        planned = make_plan(
             problem,
-            limits_of(wanted),
+            read_limits(wanted),
             options.select_plan_options(given),
             force=force,
             insists=show_warning,
         )
     except InfeasibleError as error:
         return show_infeasible(error, output, problem)
-    job = job_of(planned, 0.0, paced=False)
+    job = make_job(planned, 0.0, paced=False)
     played = simulate_job(job, shared_cores(problem))
     if html is not None:
         from cloudtune.display.pages.reports import run_page

@@ -43,18 +43,18 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
     Raises:
         UsageError: there is no terminal to ask on.
     """
-    from cloudtune.infra.provider import provider_named
-    from cloudtune.running.problems import limits_of
-    from cloudtune.runs.job import basis_of
+    from cloudtune.infra.provider import find_provider
+    from cloudtune.running.problems import read_limits
+    from cloudtune.runs.job import make_basis
 
-    whose = provider_named(wanted.cloud.provider).asks_first
+    whose = find_provider(wanted.cloud.provider).asks_first
     if not whose:
         return
-    budget = limits_of(wanted).budget
+    budget = read_limits(wanted).budget
     cap = "no cap" if budget is None else f"at most {format_dollars(budget)}"
     price = "measuring the script"
     if job is not None:
-        basis = basis_of(job.experiment, job.rentables)
+        basis = make_basis(job.experiment, job.rentables)
         price = f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
     refusal = f"renting from {whose} needs confirmation, without a terminal"
     confirm(f"Rent from {whose}: {price}, {cap}. Continue?", refusal, yes=yes)
@@ -135,8 +135,8 @@ def profile(
     from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
     from cloudtune.running import dry_run, measuring, runner
-    from cloudtune.running.flow import refuse_interrupted
-    from cloudtune.running.problems import limits_of
+    from cloudtune.running.flow import refuse_partial_profiles
+    from cloudtune.running.problems import read_limits
 
     wanted = for_renting(experiment, given)
     runner.enter_environment(wanted)
@@ -149,7 +149,7 @@ def profile(
     began = unix_time()
     names = [machine.name for machine in instance_types(wanted)]
     for number, name in enumerate(names):
-        limits = limits_of(wanted).less(unix_time() - began, spent)
+        limits = read_limits(wanted).less(unix_time() - began, spent)
         measured = measuring.measure(
             wanted,
             name,
@@ -165,8 +165,8 @@ def profile(
         )
         spent += measured.dollars
         profiles.append(measured.profile)
-        show_measured(measured, measuring.keep_profile(measured.profile), out)
-        refuse_interrupted(measured)
+        show_profile(measured, measuring.keep_profile(measured.profile), out)
+        refuse_partial_profiles(measured)
     if save is not None:
         store.write(save, profiles)
     if output == "json":
@@ -177,15 +177,15 @@ def profile(
 
 def measuring_cost(wanted: Experiment, dollars: float) -> str:
     """Return a sentence on the cost of a measurement."""
-    from cloudtune.infra.provider import provider_named
+    from cloudtune.infra.provider import find_provider
 
     if not dollars:
         return "Measuring cost nothing"
-    emulated = " (emulated: not billed)" if provider_named(wanted.cloud.provider).paced else ""
+    emulated = " (emulated: not billed)" if find_provider(wanted.cloud.provider).paced else ""
     return f"Measuring cost {format_dollars(dollars)}{emulated}"
 
 
-def show_measured(measured: Measured, kept: Path, out: Console | None = None) -> None:
+def show_profile(measured: Measured, kept: Path, out: Console | None = None) -> None:
     """Show a measured profile and the file that keeps it."""
     from cloudtune.display.report_screen import show_profile
 

@@ -11,20 +11,20 @@ import click
 
 from cloudtune.cli.options import print_line
 from cloudtune.cli.plan import show_infeasible, show_warning
-from cloudtune.cli.profile import confirm_rental, measuring_cost, show_measured
+from cloudtune.cli.profile import confirm_rental, measuring_cost, show_profile
 from cloudtune.display.live.page import LivePage
 from cloudtune.display.plan_screen import show_plan_file
 from cloudtune.display.report_screen import emulated_text, show_report
 from cloudtune.display.run_screen import RunScreen, make_screen, print_measuring_event
 from cloudtune.display.terminal import console
 from cloudtune.errors import UnsavedError, UsageError
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.commands import SetTimer
 from cloudtune.model.events import TimerFired
 from cloudtune.model.serialization import encode, encode_kind
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.runner import enter_environment
-from cloudtune.runs.job import basis_of
+from cloudtune.runs.job import make_basis
 from cloudtune.runs.report import to_json
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class TerminalReporter(QuietReporter):
         print_measuring_event(console(), event, commands)
 
     def on_measured(self, measured: Measured, path: Path) -> None:
-        show_measured(measured, path)
+        show_profile(measured, path)
 
     def on_measuring_end(self, experiment: Experiment, dollars: float) -> None:
         limited = dollars > 0 and experiment.limits.budget is not None
@@ -176,11 +176,11 @@ class TerminalReporter(QuietReporter):
         show_head(console(), propose(planned, others="none"))
 
     def on_saved_plan(self, job: Job) -> None:
-        basis = basis_of(job.experiment, job.rentables)
+        basis = make_basis(job.experiment, job.rentables)
         show_plan_file(console(), job.plan, basis.text)
 
     def on_start(self, job: Job) -> None:
-        if provider_named(job.experiment.cloud.provider).paced:
+        if find_provider(job.experiment.cloud.provider).paced:
             console().print(emulated_text(job))
 
     def on_run_start(self, job: Job, policy: RunPolicy) -> None:

@@ -55,7 +55,7 @@ def run(experiment: Path, *, quiet: bool, output: str, html: bool, port: int, **
     from cloudtune.api import runs
 
     reporter = _reporter(output, quiet=quiet)
-    source = options.file_of(experiment, given)
+    source = options.find_file(experiment, given)
     if html:
         return _with_page(
             port,
@@ -133,10 +133,10 @@ def _with_page(
 ) -> int:
     """Run with a live page, and resume as often as its reader has extended the run."""
     from cloudtune.cli.reporters import PageReporter
-    from cloudtune.display.pages.document import check_installed
+    from cloudtune.display.pages.document import require_plotly
     from cloudtune.running.reporter import Reporters
 
-    check_installed()
+    require_plotly()
     page = PageReporter(port)
     code = _exit_code(lambda: call(Reporters(reporter, page)), reporter)
     return resume_extended(page, reporter, code, yes=yes)
@@ -178,7 +178,7 @@ def try_(experiment: Path, *, output: str, **given: Any) -> None:
     from cloudtune.api.experiments import load_experiment
     from cloudtune.running.dry_run import check_files, try_script
 
-    wanted = load_experiment(options.file_of(experiment, given), given)
+    wanted = load_experiment(options.find_file(experiment, given), given)
     check_files(wanted)
     tried = try_script(wanted)
     if tried.reason:

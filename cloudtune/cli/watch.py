@@ -76,7 +76,7 @@ def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
             page.on_run_end()
     screen = reporter.screen if isinstance(reporter, TerminalReporter) else None
     if screen is not None and console().is_terminal:
-        console().print(screen.drawn(policy.now))
+        console().print(screen.draw(policy.now))
     if policy.ended and policy.exit_code is not None:
         if output == "table":
             console().print(f"More: cloudtune report {folder.name}")
@@ -119,15 +119,15 @@ def logs(run: str | None, trial: str | None, *, follow: bool, nodes: bool, outpu
     folder = home.find_run(run)
     kept = RunLogs(folder)
 
-    def listed() -> Sequence[Log]:
+    def list_now() -> Sequence[Log]:
         if not follow:
-            return kept.listed(trial, nodes=nodes)
+            return kept.list_logs(trial, nodes=nodes)
         # Wait for a trial that hasn't started.
-        return [log for log in kept.listed(nodes=nodes) if trial in (None, log.trial)]
+        return [log for log in kept.list_logs(nodes=nodes) if trial in (None, log.trial)]
 
     driven = functools.partial(control.is_driven, folder)
-    pieces = kept.followed(listed, driven) if follow else kept.news(listed())
-    if not (_printed(pieces) if output == "table" else _written(pieces)):
+    pieces = kept.follow(list_now, driven) if follow else kept.news(list_now())
+    if not (_print(pieces) if output == "table" else _written(pieces)):
         of = f"of {trial} " if trial else ""
         click.echo(f"no logs {of}in {kept.uri} yet", err=True)
 
@@ -141,7 +141,7 @@ def _written(pieces: Iterable[tuple[str, str]]) -> int:
     return count
 
 
-def _printed(pieces: Iterable[tuple[str, str]]) -> int:
+def _print(pieces: Iterable[tuple[str, str]]) -> int:
     """Print pieces of logs under the titles of their logs; return their number."""
     last = ""
     count = 0
@@ -169,7 +169,7 @@ def runs(experiment: Path | None, output: str) -> None:
     from cloudtune.runs import history
 
     wanted = None if experiment is None else load_experiment(experiment, {"history": "auto"})
-    records = list(history.listed(wanted))
+    records = list(history.list_runs(wanted))
     if output == "json":
         print_data({"runs": [history.to_json(record) for record in records]})
     else:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cloudtune.display.terminal import Sheet, beside
 from cloudtune.model.plans import Estimate, Plan, RunPlan
-from cloudtune.model.text import cost_format, counted, fleet_text, offer_text, percent
+from cloudtune.model.text import cost_format, count_noun, fleet_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning.alternatives import Against
 from cloudtune.planning.proposal import Proposal
@@ -42,11 +42,11 @@ def _alternative(proposal: Proposal, name: str, plan: RunPlan, instead: str) -> 
         *_price(plan),
         cost_format(plan.offers)(plan.forecast.dollars.p95),
         instead,
-        _kept(proposal, plan),
+        _limits_cell(proposal, plan),
     )
 
 
-def _kept(proposal: Proposal, plan: RunPlan) -> str:
+def _limits_cell(proposal: Proposal, plan: RunPlan) -> str:
     """Return how likely a plan keeps the limits, or which it breaks: "over deadline"."""
     broken = proposal.broken(plan)
     within = plan.forecast.within
@@ -65,7 +65,7 @@ def front(proposal: Proposal) -> Sheet:
             fleet_text(point.staged),
             *_price(point.plan),
             difference(point.plan.estimate, chosen, cost),
-            _kept(proposal, point.plan),
+            _limits_cell(proposal, point.plan),
         )
         for point in proposal.front
     )
@@ -118,7 +118,7 @@ def bills(report: Report, against: Against, basis: str) -> Sheet:
     cost = cost_format(report.job.plan.offers)
     taken = (format_seconds(report.seconds), cost(report.dollars))
     rows = [
-        ("this run, paid", _machines(report.job.plan), *_trained(report), *taken, "", ""),
+        ("this run, paid", _machines(report.job.plan), *_training_cells(report), *taken, "", ""),
         _bill("its plan, simulated", against.planned, against, report),
         *(
             _bill(f"{other.name}, simulated", other.plan, against, report)
@@ -137,7 +137,7 @@ def bills(report: Report, against: Against, basis: str) -> Sheet:
     return sheet if followed is None else sheet.without(*trained)
 
 
-def _trained(report: Report) -> tuple[str, str]:
+def _training_cells(report: Report) -> tuple[str, str]:
     """Return how many configurations a run tried, and how far it trained its best."""
     best = report.policy.best
     scale = report.job.experiment.scale
@@ -185,14 +185,14 @@ def random_text(report: Report, against: Against) -> str:
     tried = len(report.policy.trials)
     if against.fully is None:
         return f"For {paid} random search without early stopping trains nothing by the deadline."
-    trials = counted(against.fully.trials, "configuration")
+    trials = count_noun(against.fully.trials, "configuration")
     best = report.policy.best
     last = ""
     if best is not None:
         last = f", its best until epoch {report.policy.trials[best.trial].epoch}"
     return (
         f"For {paid} random search without early stopping trains {trials} for "
-        f"{counted(against.fully.epochs, 'epoch')} each, by the same deadline; this run tried "
+        f"{count_noun(against.fully.epochs, 'epoch')} each, by the same deadline; this run tried "
         f"{tried}{last}."
     )
 

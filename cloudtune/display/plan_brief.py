@@ -16,7 +16,7 @@ from cloudtune.model.text import (
     Scale,
     age_text,
     cost_format,
-    counted,
+    count_noun,
     gpus_text,
     machine_text,
     percent,
@@ -50,7 +50,7 @@ def title(proposal: Proposal) -> str:
     elif plan.staged is None:
         what = f"up to {scale.counted(last)} a trial"
     else:
-        trials = counted(proposal.trials or 0, "trial")
+        trials = count_noun(proposal.trials or 0, "trial")
         what = f"{trials}, {scale.text(experiment.span.min)} to {scale.counted(last)} each, "
         what += f"1 in {experiment.eta} goes on"
     return f"Plan of {experiment.name}: {what} ({plan.by})"
@@ -71,7 +71,7 @@ def reason(proposal: Proposal) -> list[Fact]:
     return facts
 
 
-def expected(proposal: Proposal) -> Sheet:
+def expected_sheet(proposal: Proposal) -> Sheet:
     """Return time and cost: expected, in 19 of 20 runs, the limit, and how often it is kept."""
     plan = proposal.plan
     limits = proposal.limits
@@ -89,7 +89,7 @@ def expected(proposal: Proposal) -> Sheet:
         cap = "" if proposal.trials is None else f"{proposal.trials:,}"
         rows.append(("configurations", *_figures(forecast.trials), cap, ""))
         rows.append((f"{scale.unit}s of the best", *_figures(forecast.epochs, scale), last, ""))
-    runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else counted(forecast.samples, "run")
+    runs = "19 of 20 runs" if forecast.samples > 1 / _RARE else count_noun(forecast.samples, "run")
     columns = ("", "expected", runs, "limit", "kept in")
     return Sheet("", columns, tuple(rows), frozenset(columns))
 
@@ -117,7 +117,7 @@ def facts(proposal: Proposal) -> list[Fact]:
     forecast = plan.forecast
     lines: list[Fact] = []
     if forecast.within is not None:
-        runs = counted(forecast.samples, "simulated run")
+        runs = count_noun(forecast.samples, "simulated run")
         limits = (
             "limits"
             if None in {proposal.limits.deadline, proposal.limits.budget}
@@ -147,7 +147,7 @@ def facts(proposal: Proposal) -> list[Fact]:
         lines.append(Fact("target", plan_tables.target_text(proposal)))
     if plan.followed is not None and not plan.free:
         proven = plan_tables.quality(plan, proposal.objective or "")
-        offers = counted(proposal.considered, "offer")
+        offers = count_noun(proposal.considered, "offer")
         lines.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
     lines += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
     lines += _missing(proposal)
@@ -248,7 +248,7 @@ def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
     for other in proposal.alternatives:
         forecast = other.plan.forecast
         yield (
-            _named(other, limits, cost),
+            _alternative_name(other, limits, cost),
             f"{forecast.trials.p50:,.0f}",
             proposal.experiment.scale.text(forecast.epochs.p50),
             format_seconds(forecast.seconds.p50),
@@ -256,17 +256,17 @@ def _searches(proposal: Proposal) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _named(other: Alternative, limits: Limits, cost: Callable[[float], str]) -> str:
+def _alternative_name(other: Alternative, limits: Limits, cost: Callable[[float], str]) -> str:
     """Return an alternative with its own limit: "half the budget, $0.50"."""
     kind, _, what = other.name.partition(" the ")
     if what not in {"budget", "deadline"}:
-        return f"{other.name} ({_kept(other)})"
+        return f"{other.name} ({_limits_cell(other)})"
     value = getattr(limits, what) * (0.5 if kind == "half" else 2.0)
     shown = cost(value) if what == "budget" else format_seconds(value)
     return f"{other.name}, {shown}"
 
 
-def _kept(other: Alternative) -> str:
+def _limits_cell(other: Alternative) -> str:
     within = other.plan.forecast.within
     return "limits kept" if within is None else f"limits kept in {percent(within)}"
 
@@ -296,7 +296,7 @@ def _stages_instead(proposal: Proposal) -> Iterator[tuple[str, ...]]:
         if broken:
             label += f" (over the {broken[0]})"
         elif name != STATIC:
-            label += f" ({_kept(other)})"
+            label += f" ({_limits_cell(other)})"
         yield _line(label, fleet(other.plan.followed), other.plan.estimate, chosen, cost)
 
 
@@ -376,7 +376,7 @@ def _worst(proposal: Proposal) -> str:
     dollars = cost(proposal.worst_dollars)
     if proposal.limits.budget is None:
         return f"{dollars}: {proposal.worst_why}"
-    launches = counted(sum(proposal.plan.launches.values()), "instance")
+    launches = count_noun(sum(proposal.plan.launches.values()), "instance")
     budget = cost(proposal.limits.budget)
     dies = f"if this machine dies and leases have to end its {launches}"
     return f"the run stops below {budget}; {dollars} {dies}"

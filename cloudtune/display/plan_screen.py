@@ -35,7 +35,7 @@ def show_head(out: Console, proposal: Proposal) -> None:
         title += "   EMULATED: nothing is paid"
     out.print(Text(title, style="bold"))
     print_facts(out, plan_brief.reason(proposal))
-    print_sheet(out, plan_brief.expected(proposal))
+    print_sheet(out, plan_brief.expected_sheet(proposal))
     print_facts(out, plan_brief.facts(proposal))
 
 
@@ -44,7 +44,7 @@ def show_all(out: Console, proposal: Proposal) -> None:
     out.print(Text(f"Plan of {proposal.experiment.name}", style="bold"))
     print_facts(out, [*plan_brief.reason(proposal), *plan_tables.header(proposal)])
     if proposal.plan.staged is not None:
-        print_sheet(out, plan_tables.stages_of(proposal))
+        print_sheet(out, plan_tables.stages_sheet(proposal))
     print_sheet(out, plan_tables.forecast(proposal))
     out.print()
     print_facts(out, plan_tables.certainty(proposal))

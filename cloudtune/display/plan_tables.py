@@ -10,7 +10,7 @@ from cloudtune.model.text import (
     Scale,
     age_text,
     cost_format,
-    counted,
+    count_noun,
     group_text,
     limits_text,
     offer_text,
@@ -51,7 +51,7 @@ def header(proposal: Proposal) -> list[Fact]:
         *deciders(plan, experiment.scale),
         *([] if concurrent is None else [Fact("", f"at most {concurrent} trials at once")]),
         *([] if target is None else [Fact("", target_text(proposal))]),
-        *([] if proposal.objective is None else [Fact("asked", _asked(proposal))]),
+        *([] if proposal.objective is None else [Fact("asked", _objective_text(proposal))]),
         Fact("limits", _limits(proposal)),
         *price_facts(proposal.prices),
         *speed_facts(proposal.profiles),
@@ -84,7 +84,7 @@ def _job(proposal: Proposal) -> str:
         count = "as many trials as the limits allow"
     else:
         count = "" if proposal.plan.staged else "up to "
-        count += counted(proposal.trials, "trial")
+        count += count_noun(proposal.trials, "trial")
     epochs = f"{scale.unit}s {scale.text(span.min)} to {scale.text(span.max)}"
     return f"{count} ({named_sampler(experiment)[0]} sampler), {epochs}, eta {experiment.eta}"
 
@@ -100,16 +100,16 @@ def _how(plan: RunPlan, scale: Scale) -> str:
         return "decides as results come in, so there are no stages beforehand"
     last = plan.staged.stages[-1].stage.end_epoch
     first = "" if plan.followed else "as first planned "
-    return f"{first}{counted(len(plan.staged.stages), 'stage')}, up to {scale.at(last)}"
+    return f"{first}{count_noun(len(plan.staged.stages), 'stage')}, up to {scale.at(last)}"
 
 
-def _asked(proposal: Proposal) -> str:
+def _objective_text(proposal: Proposal) -> str:
     asked = _ASKED.get(proposal.objective or "", "the best")
     staged = proposal.plan.staged
     if proposal.plan.free and proposal.objective == "cost":
         asked = "the shortest time, as nothing costs anything"
     planner = f"; {staged.planner} planner" if staged else ""
-    return f"{asked}{planner}, {counted(proposal.considered, 'offer')} considered"
+    return f"{asked}{planner}, {count_noun(proposal.considered, 'offer')} considered"
 
 
 def price_facts(prices: PriceNote) -> list[Fact]:
@@ -148,7 +148,7 @@ def speed_facts(notes: Sequence[ProfileNote]) -> Iterator[Fact]:
         yield from (Fact("", line) for line in note.seen_text)
 
 
-def stages_of(proposal: Proposal) -> Sheet:
+def stages_sheet(proposal: Proposal) -> Sheet:
     """Return the stages of a proposal that has some."""
     plan = proposal.plan
     assert plan.staged is not None
@@ -327,7 +327,7 @@ def _quality(proposal: Proposal) -> str:
     if plan.free:
         return "every plan here costs nothing"
     proven = quality(plan, proposal.objective or "")
-    among = f"of {counted(proposal.considered, 'offer')}, by these figures"
+    among = f"of {count_noun(proposal.considered, 'offer')}, by these figures"
     return f"{proven} {among}: {proposal.basis.text}"
 
 
@@ -368,7 +368,7 @@ def creation(proposal: Proposal) -> list[Fact]:
     by = f"by the {plan.fleet_rule} fleet rule; never more than {plan.max_instances} in all"
     return [
         *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
-        Fact("", f"at most {counted(plan.peak_instances, 'instance')} at once {by}"),
+        Fact("", f"at most {count_noun(plan.peak_instances, 'instance')} at once {by}"),
         *(Fact("" if n else "billed", text) for n, text in enumerate(billing)),
         *_caps(proposal),
         Fact("head", head),

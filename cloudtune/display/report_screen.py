@@ -16,7 +16,7 @@ from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
 from cloudtune.model.text import (
     Scale,
     cost_format,
-    counted,
+    count_noun,
     gpus_text,
     group_text,
     metric_text,
@@ -100,7 +100,7 @@ def show_report(out: Console, report: Report) -> None:
         out.print(use(report.accounting, free=plan.free))
         gone = [it.event for it in report.entries if isinstance(it.event, InstanceGone)]
         if forgotten := sum(event.reason == FORGOTTEN for event in gone):
-            ends = f"the end of {counted(forgotten, 'instance')}"
+            ends = f"the end of {count_noun(forgotten, 'instance')}"
             out.print(f"The cloud has no record of {ends}: the bill counts until it was noticed.")
     _show_facts(out, report)
     _show_coverage(out, report)
@@ -202,7 +202,7 @@ def use(accounting: Accounting, *, free: bool = False) -> str:
     held = "held" if free else "billed"
     return (
         f"GPUs trained in {percent(accounting.busy_share)} of the time {held}; "
-        f"{counted(accounting.restarts, 'restart')} of trials, {accounting.resizes} at another "
+        f"{count_noun(accounting.restarts, 'restart')} of trials, {accounting.resizes} at another "
         "width"
     )
 
@@ -213,7 +213,7 @@ def _leg_text(number: int, leg: LegFigures, plan: RunPlan) -> str:
     terms = [f"within {format_seconds(leg.deadline)}"] if leg.deadline is not None else []
     if leg.budget is not None and not plan.free:
         terms.append(f"{cost(leg.budget)} in all")
-    terms += [f"with {counted(leg.more, 'more trial')}"] if leg.more else []
+    terms += [f"with {count_noun(leg.more, 'more trial')}"] if leg.more else []
     came_to = "goes on" if leg.ended is None else f"ended: {leg.ended.value}"
     span = f"{format_seconds(leg.begin)} to {format_seconds(leg.end)}"
     spent = came_to if plan.free else f"{cost(leg.dollars)} spent, {came_to}"
@@ -260,7 +260,7 @@ def _show_facts(out: Console, report: Report) -> None:
     _print_some(out, [_change_text(change, scale) for change in report.width_changes])
     synced = [
         f"{trial}: parameters equal on all ranks after {equal} of {checked} epochs"
-        for trial, (equal, checked) in report.timeline.synced().items()
+        for trial, (equal, checked) in report.timeline.sync_counts().items()
     ]
     _print_some(out, synced)
     failed = [trial for trial in report.policy.trials.values() if trial.error]
@@ -353,7 +353,7 @@ def _show_best(out: Console, report: Report) -> None:
         f"{scale.at(best.epoch)}"
     )
     out.print(f"  configuration: {config}", markup=False)
-    epoch = report.timeline.counted().get((best.trial, best.epoch))
+    epoch = report.timeline.final_epochs().get((best.trial, best.epoch))
     if epoch is not None and epoch.report.texts:
         texts = ", ".join(f"{name}: {text}" for name, text in epoch.report.texts.items())
         out.print(f"  {texts}", markup=False)
@@ -420,4 +420,4 @@ def show_instances(out: Console, instances: Sequence[Found]) -> None:
     total = sum(one.usd_per_hour for one in instances if not one.emulated)
     made_up = sum(one.usd_per_hour for one in instances if one.emulated)
     more = f", ${made_up:.2f} emulated" if made_up else ""
-    out.print(f"{counted(len(instances), 'instance')}, ${total:.2f} per hour{more}")
+    out.print(f"{count_noun(len(instances), 'instance')}, ${total:.2f} per hour{more}")

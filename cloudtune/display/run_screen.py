@@ -26,7 +26,7 @@ from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import OVER, Status, TrialProgress
 from cloudtune.model.text import (
     cost_format,
-    counted,
+    count_noun,
     gpus_text,
     machine_text,
     metric_text,
@@ -35,7 +35,7 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_clock, format_seconds
 from cloudtune.policy.run import RunPolicy
-from cloudtune.runs.job import Job, basis_of
+from cloudtune.runs.job import Job, make_basis
 from cloudtune.strategies.rungs import rung_epochs
 
 _PROGRESS_SECONDS = 15.0
@@ -136,7 +136,7 @@ class RunScreen:
             case events.RunResumed():
                 self._say(event.at, f"taken over; {self._instances()}")
             case events.RunContinued():
-                more = f", and {counted(event.trials, 'more trial')}" if event.trials else ""
+                more = f", and {count_noun(event.trials, 'more trial')}" if event.trials else ""
                 self._say(event.at, f"continues with what it has trained{more}")
             case events.Interrupted():
                 self._say(event.at, "interrupted; returning all instances (again: at once)")
@@ -190,30 +190,32 @@ class RunScreen:
         if self._bottom is not None:
             # Past events are replayed faster than a person can read.
             if time.monotonic() >= self._drawn_at + _GLANCE_SECONDS:
-                self._bottom.update(self.drawn(at), refresh=True)
+                self._bottom.update(self.draw(at), refresh=True)
                 self._drawn_at = time.monotonic()
         elif at - self._shown_at >= _PROGRESS_SECONDS:
             self._shown_at = at
             self._say(at, self._progress(at))
 
-    def drawn(self, at: float) -> RenderableType:
+    def draw(self, at: float) -> RenderableType:
         """Return the run at that time (run seconds), fitted to the terminal."""
         width, height = self._out.size
         if height < LEAST_LINES:
             return Text(self._progress(at), no_wrap=True, overflow="ellipsis")
-        return self._panel.drawn(at, width, height)
+        return self._panel.draw(at, width, height)
 
     def _instances(self) -> str:
         alive = self._policy.fleet.alive()
         rented = [r for r in alive if r.launched_at is not None]
         asked = len(alive) - len(rented)
-        return f"{counted(len(rented), 'instance')} rented" + (f", {asked} asked for" * (asked > 0))
+        return f"{count_noun(len(rented), 'instance')} rented" + (
+            f", {asked} asked for" * (asked > 0)
+        )
 
     def _money(self, at: float) -> str:
         """Return what is spent of the budget, and the forecast of the bill."""
         bill = self._panel.dollars(at)
         cost = self._panel.cost
-        text = cost(bill.used) + _of(bill.limit, cost)
+        text = cost(bill.used) + _of_limit(bill.limit, cost)
         if self._policy.itinerary is not None:
             forecast = self._policy.forecast(at) + self._panel.before
             text += f" (forecast {cost(forecast)})"
@@ -233,7 +235,7 @@ class RunScreen:
             f"{self._scale.counted(sum(trial.epoch for trial in trials))} done",
             self._best(),
             *([] if self._panel.free else [self._money(at)]),
-            format_clock(at) + _of(limits.deadline, format_clock),
+            format_clock(at) + _of_limit(limits.deadline, format_clock),
             self._instances(),
         ]
         return " | ".join(parts)
@@ -258,7 +260,7 @@ class RunScreen:
         it = self._policy.itinerary
         if it is None or plan is None or plan is old or stage == before:
             return
-        trials = counted(len(it.members), "trial")
+        trials = count_noun(len(it.members), "trial")
         until = self._scale.at(plan.stage.end_epoch)
         self._say(at, f"stage {stage + 1}: {trials} to {until}, {stage_text(plan)}")
 
@@ -352,7 +354,7 @@ def _trial(session: str) -> str:
     return session.rpartition(".")[0]
 
 
-def _of(limit: float | None, show: Callable[[float], str]) -> str:
+def _of_limit(limit: float | None, show: Callable[[float], str]) -> str:
     return "" if limit is None else f" of {show(limit)}"
 
 
@@ -372,7 +374,7 @@ def make_panel(job: Job, policy: RunPolicy) -> RunPanel:
         before=job.measuring,
         free=job.plan.free,
         cost=cost_format(job.plan.offers),
-        emulated=basis_of(job.experiment, job.rentables).emulated,
+        emulated=make_basis(job.experiment, job.rentables).emulated,
         scale=job.experiment.scale,
     )
 
@@ -396,7 +398,7 @@ def print_measuring_event(out: Console, event: events.Event, commands: tuple[Com
     starts = [c for c in commands if isinstance(c, StartTrial)]
     if starts:
         lines.append(
-            f"trains {counted(len(starts), 'trial')}, "
+            f"trains {count_noun(len(starts), 'trial')}, "
             f"{gpus_text(starts[0].width, starts[0].parallel)} each"
         )
     with never_waiting():

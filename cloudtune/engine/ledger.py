@@ -173,7 +173,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
     for number, line in enumerate(lines[1:], start=2):
         if not line.endswith("\n"):
             return  # only the last line can lack its end
-        yield entry_of(line, path, number, checked=checked)
+        yield parse_entry(line, path, number, checked=checked)
 
 
 def _readable(value: Any) -> Any:
@@ -187,7 +187,7 @@ def _readable(value: Any) -> Any:
     return [_readable(below) for below in value] if isinstance(value, list) else value
 
 
-def entry_of(line: str, path: Path, number: int, *, checked: bool = False) -> Entry:
+def parse_entry(line: str, path: Path, number: int, *, checked: bool = False) -> Entry:
     """Return the entry of a ledger's line; path and number name it in the error.
 
     `checked`: the line must have its checksum.

@@ -96,7 +96,7 @@ class ResumableWorld(World, Protocol):
         """
 
 
-def replayed(policy: Policy, entries: Iterable[Entry]) -> InFlight:
+def replay(policy: Policy, entries: Iterable[Entry]) -> InFlight:
     """Bring a fresh policy to where a ledger ends; return what is in flight there.
 
     Raises:

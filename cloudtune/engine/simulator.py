@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, assert_never
 
-from cloudtune.engine.spot_pools import PoolTrace, drawn
+from cloudtune.engine.spot_pools import PoolTrace, draw_pool
 from cloudtune.model import commands, events
 from cloudtune.model.catalog import PoolName, of_pool, pool
 from cloudtune.model.plans import Rentable
@@ -120,7 +120,7 @@ class SimWorld:
         self._rentables = {
             pool(rentable.offer): replace(
                 rentable,
-                profile=rentable.profile.slowed(factors[rentable.offer.instance_type.name]),
+                profile=rentable.profile.slow_down(factors[rentable.offer.instance_type.name]),
             )
             for rentable in rentables
         }
@@ -142,7 +142,7 @@ class SimWorld:
                 continue
             chosen = chance.choice(rentable.behaviours)
             self._rates[name] = chosen.losses_per_hour
-            trace = drawn(" ".join(filter(None, name)), chosen, chance)
+            trace = draw_pool(" ".join(filter(None, name)), chosen, chance)
             if trace is not None:
                 self.pools[name] = trace
 
@@ -164,7 +164,7 @@ class SimWorld:
         if isinstance(due, _Shrinks):
             self._shrink(due)
             return None
-        event = self._answered(due) if isinstance(due, events.InstanceLaunched) else due
+        event = self._answer(due) if isinstance(due, events.InstanceLaunched) else due
         if not self._holds(event):
             return None
         self.now = at
@@ -307,7 +307,7 @@ class SimWorld:
         )
         self.schedule(done)
 
-    def _keep_unreported(self, session: _Session) -> None:
+    def _keep_unreported_epochs(self, session: _Session) -> None:
         """Note what a session has trained since its last report, for the trial's next session."""
         is_kept = bool(self._reports) or self._parts > 1
         if not is_kept or not session.busy or not 0.0 < session.seconds < math.inf:
@@ -317,7 +317,7 @@ class SimWorld:
         if finished > 0:
             self._unreported[session.command.trial] = session.epoch, finished
 
-    def unreported(self, trial: str) -> int:
+    def unreported_epochs(self, trial: str) -> int:
         """Return how many epochs a stopped trial has trained since its last report."""
         return int(self._unreported.get(trial, (0, 0.0))[1])
 
@@ -348,7 +348,7 @@ class SimWorld:
                 session = self.sessions[command.session]
                 if session.alive:
                     session.alive = False
-                    self._keep_unreported(session)
+                    self._keep_unreported_epochs(session)
                     self.schedule(events.TrialStopped(self.now, command.session))
             case commands.SetTimer():
                 self._timers[command.name] = command.at
@@ -391,7 +391,7 @@ class SimWorld:
             if asked.state in {"launched", "releasing"} and pool(asked.rentable.offer) == name
         ]
 
-    def _answered(
+    def _answer(
         self, event: events.InstanceLaunched
     ) -> events.InstanceLaunched | events.LaunchFailed:
         """Return a launch, or its refusal if the pool has no room."""
@@ -458,7 +458,7 @@ def synthetic_metric(mode: str, seed: int) -> Curve:
     # Keyed by id; each entry keeps its configuration alive, so that the id stays unique.
     curves: dict[int, tuple[Mapping[str, object], float, float]] = {}
 
-    def drawn_for(config: Mapping[str, object]) -> tuple[Mapping[str, object], float, float]:
+    def draw_config(config: Mapping[str, object]) -> tuple[Mapping[str, object], float, float]:
         key = f"{seed}:{sorted(config.items())!r}".encode()
         bits = hashlib.sha256(key).digest()
         return config, 0.5 + bits[0] / 512, 0.1 + bits[1] / 512
@@ -466,7 +466,7 @@ def synthetic_metric(mode: str, seed: int) -> Curve:
     def metric(config: Mapping[str, object], epoch: int) -> float:
         curve = curves.get(id(config))
         if curve is None:
-            curve = curves[id(config)] = drawn_for(config)
+            curve = curves[id(config)] = draw_config(config)
         _, level, pace = curve
         value = level * (1 - math.exp(-pace * epoch))
         return value if mode == "max" else 1 - value

@@ -71,7 +71,7 @@ class PoolTrace:
         return next(p.begin for p in pieces if p.begin > after and p.instances < instances)
 
 
-def drawn(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTrace | None:
+def draw_pool(name: str, behaviour: SpotBehaviour, chance: random.Random) -> PoolTrace | None:
     """Return a pool that comes and goes as the behaviour says; None if it is always there.
 
     It has room, or it has none, for exponential times; when it goes, all that is held is lost.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from cloudtune.errors import allowed_names, shown
+from cloudtune.errors import allowed_names, quote
 from cloudtune.experiment.field_types import Dollars, Seconds, Text, Whole
 from cloudtune.experiment.sections import Section
 from cloudtune.experiment.validation import refuse
@@ -23,7 +23,7 @@ def _quota_names(quotas: dict[str, int]) -> dict[str, int]:
     for name in quotas:
         if not _QUOTA.fullmatch(name):
             raise refuse(
-                f"{shown(name)} is no quota; write the market and the class of the instance type, "
+                f"{quote(name)} is no quota; write the market and the class of the instance type, "
                 'such as "on-demand g" or "spot p"',
                 name,
             )
@@ -33,7 +33,7 @@ def _quota_names(quotas: dict[str, int]) -> dict[str, int]:
 def _different(values: tuple[str, ...]) -> tuple[str, ...]:
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise refuse(f"{shown(value)} is listed twice; keep one", index)
+            raise refuse(f"{quote(value)} is listed twice; keep one", index)
     return values
 
 
@@ -44,7 +44,7 @@ def _or_any(value: object) -> object:
 def _own_tags(tags: dict[str, str]) -> dict[str, str]:
     for name in tags:
         if name.startswith(("aws:", "cloudtune:")):
-            raise refuse(f"{shown(name)} is reserved; choose another name", name)
+            raise refuse(f"{quote(name)} is reserved; choose another name", name)
     return tags
 
 
@@ -54,19 +54,19 @@ def _per_hour(value: object) -> object:
 
 def _known_provider(value: object) -> object:
     if not isinstance(value, str) or value not in PROVIDERS:
-        raise refuse(f"{shown(value)} is not known; {allowed_names(value, tuple(PROVIDERS))}")
+        raise refuse(f"{quote(value)} is not known; {allowed_names(value, tuple(PROVIDERS))}")
     return value
 
 
-def provider_of(cloud: Mapping[str, object]) -> str:
+def read_provider(cloud: Mapping[str, object]) -> str:
     """Return the written provider, or the default if it is missing or unknown."""
     name = cloud.get("provider")
     return name if isinstance(name, str) and name in PROVIDERS else next(iter(PROVIDERS))
 
 
-def line_of(cloud: Mapping[str, object]) -> Registered:
+def find_line(cloud: Mapping[str, object]) -> Registered:
     """Return the registered line of the written provider."""
-    return PROVIDERS[provider_of(cloud)]
+    return PROVIDERS[read_provider(cloud)]
 
 
 HourlyPrice = Annotated[Dollars, BeforeValidator(_per_hour)]
@@ -190,7 +190,7 @@ class CloudSettings(Section):
     def _defaults_of_its_provider(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
-        line = line_of(value)
+        line = find_line(value)
         fields = {**line.defaults, **value}
         return {"region": fields[line.place], **fields} if line.place in fields else fields
 
@@ -255,5 +255,5 @@ class CloudSettings(Section):
             raise refuse("is there, and subnet too; keep one of the two", "subnets")
         strange = [zone for zone in self.zones if self.subnets and zone not in self.subnets]
         if strange:
-            raise refuse(f"{shown(strange[0])} has no subnet in subnets", "zones")
+            raise refuse(f"{quote(strange[0])} has no subnet in subnets", "zones")
         return self

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from cloudtune.errors import nearest, shown
+from cloudtune.errors import nearest, quote
 from cloudtune.experiment.sections import Checkpoints, ProgressSettings
 from cloudtune.experiment.spaces import Space
-from cloudtune.script.command import Word, built_in, holes, words_of
+from cloudtune.script.command import Word, built_in, holes, split_words
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "fish"})
 _OPERATORS: Final = re.compile(r"\|\|?|&&?|;|\d?>>?(&\d)?|<")
@@ -34,7 +34,7 @@ def command_mistake(
 ) -> str:
     """Return what is wrong with a command and its placeholders; "" if nothing."""
     try:
-        words = words_of(command)
+        words = split_words(command)
     except ValueError as error:
         return f"can't be split into words: {error}"
     return (
@@ -50,11 +50,11 @@ def _shell(words: tuple[Word, ...]) -> str:
     if plain[0].rpartition("/")[2] in _SHELLS:
         return ""
     if _ASSIGNMENT.fullmatch(plain[0]):
-        return f"{shown(plain[0])} is not a program; write env {plain[0]} and the command after it"
+        return f"{quote(plain[0])} is not a program; write env {plain[0]} and the command after it"
     for word in plain:
         if _OPERATORS.fullmatch(word) or _VARIABLE.search(word) or word.endswith(";"):
             return (
-                f"{shown(word)} is shell syntax, and no shell runs here; write sh -c '…' around "
+                f"{quote(word)} is shell syntax, and no shell runs here; write sh -c '…' around "
                 "the command if you want one"
             )
     return ""

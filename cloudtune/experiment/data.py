@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import PlainValidator
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.experiment.validation import refuse
 
 S3: Final = "s3://"
@@ -29,7 +29,7 @@ def parse_address(text: str) -> str:
         UsageError: it isn't one.
     """
     if not _ADDRESS.fullmatch(text) or not text.isprintable():
-        raise UsageError(f"{shown(text)} is no address in S3; write s3://bucket/prefix")
+        raise UsageError(f"{quote(text)} is no address in S3; write s3://bucket/prefix")
     return text.rstrip("/")
 
 
@@ -49,19 +49,19 @@ def covers(address: str, source: str) -> bool:
 
 def _data(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise refuse(f"{shown(value)} is not a mapping; write {{train: s3://bucket/prefix}}")
+        raise refuse(f"{quote(value)} is not a mapping; write {{train: s3://bucket/prefix}}")
     return {_check_name(name): _source(name, source) for name, source in value.items()}
 
 
 def _check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise refuse(f"{shown(name)} can't name a folder; write letters, digits, . _ or -")
+        raise refuse(f"{quote(name)} can't name a folder; write letters, digits, . _ or -")
     return name
 
 
 def _source(name: str, source: object) -> str:
     if not isinstance(source, str) or not source.strip() or not source.isprintable():
-        raise refuse(f"{shown(source)} is no folder and no s3://bucket/prefix", name)
+        raise refuse(f"{quote(source)} is no folder and no s3://bucket/prefix", name)
     if not _ELSEWHERE.match(source):
         return source
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainSerializer, PlainValidator, Strict
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.experiment.search_space import plain
 from cloudtune.experiment.spaces import (
     MUTATORS,
@@ -36,7 +36,7 @@ def text_that(passes: Callable[[str], object], otherwise: str) -> AfterValidator
 
     def check(value: str) -> str:
         if not passes(value):
-            raise refuse(f"{shown(value)} {otherwise}")
+            raise refuse(f"{quote(value)} {otherwise}")
         return value
 
     return AfterValidator(check)
@@ -48,9 +48,9 @@ def _seconds(value: object) -> float | None:
     if isinstance(value, timedelta):
         value = f"{value.total_seconds()!r}s"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = shown(value)
+        value = quote(value)
     if not isinstance(value, str):
-        raise refuse(f"{shown(value)} is not a duration; write one such as 30m or 2h")
+        raise refuse(f"{quote(value)} is not a duration; write one such as 30m or 2h")
     try:
         return parse_seconds(value)
     except UsageError as error:
@@ -108,20 +108,20 @@ def _history(value: object) -> str | tuple[str, ...]:
     if isinstance(value, str) and value in {"auto", "off"}:
         return value
     if not isinstance(value, list | tuple):
-        raise refuse(f"{shown(value)} is not known; write auto, off or a list of runs")
+        raise refuse(f"{quote(value)} is not known; write auto, off or a list of runs")
     if not value:
         raise refuse("the list is empty; write auto, off or a list of runs")
     for index, run in enumerate(value):
         if not isinstance(run, str) or not _NAME.fullmatch(run):
-            raise refuse(f"{shown(run)} is no name of a run; `cloudtune runs` lists them", index)
+            raise refuse(f"{quote(run)} is no name of a run; `cloudtune runs` lists them", index)
         if run in value[:index]:
-            raise refuse(f"{shown(run)} is listed twice; keep one", index)
+            raise refuse(f"{quote(run)} is listed twice; keep one", index)
     return tuple(value)
 
 
 def _directory(value: object) -> Path:
     if not isinstance(value, str | Path):
-        raise refuse(f"{shown(value)} is not a folder; write its path")
+        raise refuse(f"{quote(value)} is not a folder; write its path")
     return Path(value).absolute()
 
 
@@ -148,7 +148,7 @@ def _every(value: object) -> float:
             raise refuse(f"{refused}; write 1/{count}")
     if not 2 <= count <= 1 / _LEAST_PART:
         raise refuse(
-            f"{shown(value)} is neither a whole number from 1 to {_MOST:,} nor a part such as 1/4"
+            f"{quote(value)} is neither a whole number from 1 to {_MOST:,} nor a part such as 1/4"
         )
     return 1 / count
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cloudtune.experiment.validation import FieldPath, Mistake, dotted
+from cloudtune.experiment.validation import FieldPath, Mistake, format_path
 from cloudtune.experiment.yaml_file import YamlDocument
 from cloudtune.model.providers import PROVIDERS
 
@@ -52,4 +52,4 @@ def with_place(
 def _option(path: FieldPath) -> str:
     """Return "--deadline" for limits.deadline: options leave out limits and cloud."""
     words = path[1:] if path[0] in {"limits", "cloud"} and len(path) > 1 else path
-    return "--" + "-".join(dotted((word,)) for word in words).replace("_", "-")
+    return "--" + "-".join(format_path((word,)) for word in words).replace("_", "-")

@@ -17,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from cloudtune.errors import ExperimentError, allowed_names, nearest, shown
+from cloudtune.errors import ExperimentError, allowed_names, nearest, quote
 from cloudtune.experiment import field_types, validation
-from cloudtune.experiment.cloud import CloudSettings, line_of, provider_of
+from cloudtune.experiment.cloud import CloudSettings, find_line, read_provider
 from cloudtune.experiment.command_fields import command_mistake, epochs_mistake
 from cloudtune.experiment.data import Data, resolve_sources
 from cloudtune.experiment.defaults import Chosen, Objective, bracket, choose
@@ -555,7 +555,7 @@ class Experiment(Section):
             ExperimentError: it isn't one.
         """
         if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
-            raise ExperimentError(f"{shown(data)} is not an experiment; give what to_json returned")
+            raise ExperimentError(f"{quote(data)} is not an experiment; give what to_json returned")
         return cls(**data)
 
 
@@ -587,14 +587,14 @@ def _file_mistakes(
     cloud = fields.get("cloud", {})
     if known_instances is None or not isinstance(cloud, Mapping):
         return mistakes
-    line = line_of(cloud)
+    line = find_line(cloud)
     instances = {**line.defaults, **cloud}.get("instances", CloudSettings().instances)
     if "instances" in line.fixed or not isinstance(instances, list | tuple):
         return mistakes
-    types = known_instances(provider_of(cloud))
+    types = known_instances(read_provider(cloud))
     for index, instance in enumerate(instances):
         if types and isinstance(instance, str) and not _is_known(instance, types):
-            message = f"{shown(instance)} is not an instance type known here; "
+            message = f"{quote(instance)} is not an instance type known here; "
             message += _instances_near(instance, types)
             mistakes.append(validation.Mistake(("cloud", "instances", index), message))
     return mistakes
@@ -610,7 +610,7 @@ def _strategy_mistakes(
     for field, names in choices.items():
         name = section.get(field)
         if isinstance(name, str) and _SIZE.sub("", name) not in names:
-            message = f"{shown(name)} is not known; {allowed_names(name, names)}"
+            message = f"{quote(name)} is not known; {allowed_names(name, names)}"
             below = ("strategy",) if section is not value else ("strategy", field)
             yield validation.Mistake(below, message)
 

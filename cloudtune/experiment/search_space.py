@@ -11,7 +11,7 @@ from decimal import Decimal
 from random import Random
 from typing import TypeAlias
 
-from cloudtune.errors import ExperimentError, allowed_names, shown
+from cloudtune.errors import ExperimentError, allowed_names, quote
 
 # A list is one value, as it is in JSON.
 Value: TypeAlias = "str | int | float | bool | list[Value] | None"
@@ -65,12 +65,12 @@ class QUniform:
     def __post_init__(self) -> None:
         _check_numbers(self.low, self.high, self.q)
         if self.q <= 0:
-            raise ExperimentError(f"the step q is {shown(self.q)}; write one above 0 such as 0.1")
+            raise ExperimentError(f"the step q is {quote(self.q)}; write one above 0 such as 0.1")
         _check_rising(self.low, self.high)
         for name, bound in (("low", self.low), ("high", self.high)):
             if not _is_multiple(bound, self.q):
                 raise ExperimentError(
-                    f"{name} is {shown(bound)}, not a multiple of the step q = {shown(self.q)}; "
+                    f"{name} is {quote(bound)}, not a multiple of the step q = {quote(self.q)}; "
                     "move it onto a multiple"
                 )
 
@@ -104,7 +104,7 @@ class RandInt:
     def __post_init__(self) -> None:
         for name, bound in (("low", self.low), ("high", self.high)):
             if type(bound) is not int:
-                raise ExperimentError(f"{name} is {shown(bound)}; write a whole number such as 8")
+                raise ExperimentError(f"{name} is {quote(bound)}; write a whole number such as 8")
             _scalar(bound)
         _check_rising(self.low, self.high)
 
@@ -203,14 +203,14 @@ def parse_domain(value: object) -> Domain:
         return value
     if isinstance(value, list | tuple | set):
         raise ExperimentError(
-            f"{shown(value)} is a list; to choose one of them write {{choice: [...]}}, "
+            f"{quote(value)} is a list; to choose one of them write {{choice: [...]}}, "
             "to try each write {grid: [...]}, and for a value that is a list {choice: [[...]]}"
         )
     if not isinstance(value, Mapping):
         return Constant(_scalar(value) if value is not None else None)
     if len(value) != 1:
         raise ExperimentError(
-            f"{shown(dict(value))} has {len(value)} entries; write one distribution "
+            f"{quote(dict(value))} has {len(value)} entries; write one distribution "
             f"such as {{uniform: [0, 1]}}; {allowed_names(None, _RANGES | _LISTS)}"
         )
     ((name, arguments),) = value.items()
@@ -220,14 +220,14 @@ def parse_domain(value: object) -> Domain:
 def _distribution(name: object, arguments: object) -> Domain:
     if not isinstance(name, str) or name not in _RANGES | _LISTS:
         allowed = allowed_names(name, _RANGES | _LISTS)
-        raise ExperimentError(f"unknown distribution {shown(name)}; {allowed}")
+        raise ExperimentError(f"unknown distribution {quote(name)}; {allowed}")
     if not isinstance(arguments, list | tuple):
-        raise ExperimentError(f"{shown(arguments)} is not a list; write {_usage(name)}")
+        raise ExperimentError(f"{quote(arguments)} is not a list; write {_usage(name)}")
     if name in _LISTS:
         return _LISTS[name](tuple(arguments))
     if len(arguments) != len(fields(_RANGES[name])):
         raise ExperimentError(
-            f"{shown(list(arguments))} has the wrong length; write {_usage(name)}"
+            f"{quote(list(arguments))} has the wrong length; write {_usage(name)}"
         )
     return _RANGES[name](*arguments)
 
@@ -297,16 +297,16 @@ def _is_multiple(bound: float, q: float) -> bool:
 def _check_rising(low: float, high: float) -> None:
     if not low < high:
         raise ExperimentError(
-            f"low is {shown(low)} and high is {shown(high)}; write a low that is below the high"
+            f"low is {quote(low)} and high is {quote(high)}; write a low that is below the high"
         )
     if not math.isfinite(high - low):
-        raise ExperimentError(f"from {shown(low)} to {shown(high)} is too wide; narrow it")
+        raise ExperimentError(f"from {quote(low)} to {quote(high)} is too wide; narrow it")
 
 
 def _check_positive(low: float, instead: str) -> None:
     if low <= 0:
         raise ExperimentError(
-            f"low is {shown(low)}, and a logarithmic scale starts above 0; write a positive low "
+            f"low is {quote(low)}, and a logarithmic scale starts above 0; write a positive low "
             f"such as {instead}"
         )
 
@@ -322,10 +322,10 @@ def _check_numbers(low: object, high: object, q: object = 1) -> None:
     for name, value in (("low", low), ("high", high), ("q", q)):
         if isinstance(value, str):
             raise ExperimentError(
-                f"{name} is the text {shown(value)}; write a number such as 0.1, without quotes"
+                f"{name} is the text {quote(value)}; write a number such as 0.1, without quotes"
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ExperimentError(f"{name} is {shown(value)}; write a number such as 0.1")
+            raise ExperimentError(f"{name} is {quote(value)}; write a number such as 0.1")
         _scalar(value)
 
 
@@ -333,20 +333,20 @@ def _scalar(value: object) -> Value:
     """Return the value if JSON can represent it: text, finite numbers, true, false, null, lists."""
     if isinstance(value, str):
         if not value.isprintable():
-            raise ExperimentError(f"the text {shown(value)} has characters that can't be printed")
+            raise ExperimentError(f"the text {quote(value)} has characters that can't be printed")
         return value
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise ExperimentError(f"{shown(value)} does not fit into 64 bits; write a smaller one")
+            raise ExperimentError(f"{quote(value)} does not fit into 64 bits; write a smaller one")
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ExperimentError(f"{shown(value)} is not a finite number; write one that is")
+            raise ExperimentError(f"{quote(value)} is not a finite number; write one that is")
         return value
     if value is None:
         return None
     if isinstance(value, list):
         return [_scalar(item) for item in value]
     raise ExperimentError(
-        f"{shown(value)} is no value here; write text, a number, true, false, null or a list"
+        f"{quote(value)} is no value here; write text, a number, true, false, null or a list"
     )

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from cloudtune.errors import shown
+from cloudtune.errors import quote
 from cloudtune.experiment.field_types import Every, Seconds, Text, Whole, text_that
 from cloudtune.experiment.validation import refuse
 from cloudtune.script.printed_lines import EXAMPLE, LinePattern
@@ -118,7 +118,7 @@ def _below(value: str) -> str:
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts or path == PurePosixPath():
         raise refuse(
-            f"{shown(value)} is not below the folder that the command runs in; write a relative "
+            f"{quote(value)} is not below the folder that the command runs in; write a relative "
             "path, such as out/last"
         )
     return str(path)
@@ -128,10 +128,10 @@ def _pattern(value: str) -> str:
     try:
         pattern = LinePattern(value)
     except re.error as error:
-        raise refuse(f"{shown(value)} is no regular expression: {error}") from None
+        raise refuse(f"{quote(value)} is no regular expression: {error}") from None
     if not pattern.names:
         raise refuse(
-            f"{shown(value)} names no number; write {{name}} where one is, as in '{EXAMPLE}'"
+            f"{quote(value)} names no number; write {{name}} where one is, as in '{EXAMPLE}'"
         )
     return value
 
@@ -217,7 +217,7 @@ def _python(value: object) -> object:
     if isinstance(value, str):
         match = _PYTHON.fullmatch(value)
         if match is None:
-            raise refuse(f'{shown(value)} is no version of Python; write one such as "3.12"')
+            raise refuse(f'{quote(value)} is no version of Python; write one such as "3.12"')
         if int(match[1]) < _OLDEST_PYTHON:
             raise refuse(f"{value} is too old: cloudtune needs 3.{_OLDEST_PYTHON} or later")
     return value
@@ -228,17 +228,17 @@ def _requirements(value: object) -> object:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list | tuple):
-        raise refuse(f"{shown(value)} is neither a file nor a list; write requirements.txt")
+        raise refuse(f"{quote(value)} is neither a file nor a list; write requirements.txt")
     for index, requirement in enumerate(value):
         if not isinstance(requirement, str):
             raise refuse(
-                f"{shown(requirement)} is no requirement; write one such as tqdm>=4", index
+                f"{quote(requirement)} is no requirement; write one such as tqdm>=4", index
             )
         try:
             Requirement(requirement)
         except InvalidRequirement as error:
             why = str(error).splitlines()[0]
-            raise refuse(f"{shown(requirement)} is no requirement: {why}", index) from None
+            raise refuse(f"{quote(requirement)} is no requirement: {why}", index) from None
     return tuple(value)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias, cast
 
-from cloudtune.errors import ExperimentError, allowed_names, shown
+from cloudtune.errors import ExperimentError, allowed_names, quote
 from cloudtune.experiment.search_space import (
     DISTRIBUTIONS,
     Categories,
@@ -131,7 +131,7 @@ def _parse_nested(value: Mapping[object, object], path: Path, *, drawn: bool) ->
 def _model(value: object, path: Path, *, drawn: bool) -> Model:
     if not isinstance(value, Mapping) or not value or _means_a_domain(value):
         raise PlaceError(
-            f"{shown(value)} names no mutators; write the space of the script, train.py:MODEL, "
+            f"{quote(value)} names no mutators; write the space of the script, train.py:MODEL, "
             "or the choices of each: {width: {channels: {choice: [8, 16]}}}",
             path,
         )
@@ -145,7 +145,7 @@ def check_name(name: object, path: Path = ()) -> None:
         PlaceError: it can't.
     """
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or "/" in name:
-        message = f"{shown(name)} can't name a parameter: write plain text without a slash"
+        message = f"{quote(name)} can't name a parameter: write plain text without a slash"
         nest = "; to nest, write a mapping" if "/" in str(name) else ""
         raise PlaceError(message + nest, path)
 
@@ -173,7 +173,7 @@ def _options(listed: Sequence[object], path: Path, *, drawn: bool) -> tuple[Valu
             continue
         if not option or _means_a_domain(option):
             raise PlaceError(
-                f"{shown(dict(option))} is no branch; write its parameters, such as "
+                f"{quote(dict(option))} is no branch; write its parameters, such as "
                 "{name: sgd, momentum: {uniform: [0, 1]}}",
                 here,
             )
@@ -247,7 +247,7 @@ class Space(Mapping[str, Domain]):
         if isinstance(parameter, Nested):
             before = set(self._domains)
             for below, inner in parameter.parameters.items():
-                self._add(_joined(name, below), _joined(flat, below), inner, condition)
+                self._add(_join(name, below), _join(flat, below), inner, condition)
             if isinstance(parameter, Model):
                 self.of_models |= set(self._domains) - before
             return
@@ -311,7 +311,7 @@ class Space(Mapping[str, Domain]):
             if name not in self._branching and name in values and self.active(name, values)
         }
 
-    def values_of(self, config: Mapping[str, object]) -> dict[str, object]:
+    def active_values(self, config: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a configuration, including the branches that it takes.
 
         A branching without a fitting branch has none.
@@ -321,14 +321,14 @@ class Space(Mapping[str, Domain]):
             if not self.active(name, values):
                 continue
             if name in self._branching:
-                taken = self._taken(name, config)
+                taken = self._choose_branch(name, config)
                 if taken is not None:
                     values[name] = taken
             elif self._names[name] in config:
                 values[name] = config[self._names[name]]
         return values
 
-    def _taken(self, branching: str, config: Mapping[str, object]) -> str | None:
+    def _choose_branch(self, branching: str, config: Mapping[str, object]) -> str | None:
         numbers = map(str, range(self._branching[branching]))
         return next((n for n in numbers if self._fits(branching, n, config)), None)
 
@@ -345,7 +345,7 @@ class Space(Mapping[str, Domain]):
             own = self._names[name]
             domain = self._domains[name]
             if name in self._branching:
-                fits = self._taken(name, config) is not None
+                fits = self._choose_branch(name, config) is not None
             else:
                 fits = own in config and (not _is_set(domain) or contains(domain, config[own]))
             if not fits:
@@ -403,7 +403,7 @@ class Space(Mapping[str, Domain]):
         )
 
 
-def _joined(above: str, below: str) -> str:
+def _join(above: str, below: str) -> str:
     return f"{above}/{below}" if above else below
 
 
@@ -438,8 +438,8 @@ def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str
         if not domains:
             raise PlaceError(f"is not searched; {allowed_names(name, space.flat_names)}", (name,))
         if not any(contains(domain, value) for domain in domains):
-            ranges = " or ".join(shown(to_jsonable(domain)) for domain in domains)
-            raise PlaceError(f"{shown(value)} is not in {ranges}", (name,))
+            ranges = " or ".join(quote(to_jsonable(domain)) for domain in domains)
+            raise PlaceError(f"{quote(value)} is not in {ranges}", (name,))
     streams = {name: Random(f"{stream}/{name}") for name in space}  # noqa: S311 (no secret)
     for _ in range(_TRIES if space.conditions else 1):
         values: dict[str, object] = {}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from cloudtune.errors import ExperimentError, allowed_names, shown
+from cloudtune.errors import ExperimentError, allowed_names, quote
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 
@@ -32,7 +32,7 @@ class Mistake:
     place: str = ""
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.place or dotted(self.path), self.message)))
+        return ": ".join(filter(None, (self.place or format_path(self.path), self.message)))
 
 
 class ExperimentMistakesError(ExperimentError):
@@ -46,14 +46,14 @@ class ExperimentMistakesError(ExperimentError):
         return "\n".join(map(str, self.mistakes))
 
 
-def dotted(path: FieldPath) -> str:
+def format_path(path: FieldPath) -> str:
     """Return "cloud.instances[0]" for ("cloud", "instances", 0)."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" for part in path)
     return "".join(parts).removeprefix(".")
 
 
 def _printable(name: str) -> str:
-    return name if name.isprintable() and 0 < len(name) <= 60 else shown(name)
+    return name if name.isprintable() and 0 < len(name) <= 60 else quote(name)
 
 
 def refuse(message: str, *below: str | int) -> PydanticCustomError:
@@ -87,7 +87,7 @@ def _mistake(detail: ErrorDetails, model: type[BaseModel]) -> Mistake:
 def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
     if detail["type"] == "literal_error" and field is not None:
         names = map(str, get_args(field.annotation))
-        return f"{shown(detail['input'])} is not known; {allowed_names(detail['input'], names)}"
+        return f"{quote(detail['input'])} is not known; {allowed_names(detail['input'], names)}"
     wrong = _wrong(detail)
     if field is None or not field.examples:
         return wrong
@@ -96,7 +96,7 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
 
 
 def _wrong(detail: ErrorDetails) -> str:
-    value = shown(detail["input"])
+    value = quote(detail["input"])
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "missing":

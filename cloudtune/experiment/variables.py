@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import PlainValidator
 
-from cloudtune.errors import UsageError, allowed_names, shown
+from cloudtune.errors import UsageError, allowed_names, quote
 from cloudtune.experiment.validation import refuse
 
 SECRETS_MANAGER: Final = "aws-secretsmanager"
@@ -46,14 +46,14 @@ class SecretSource:
         """
         store, _, name = text.partition(":")
         if store not in STORES:
-            raise UsageError(f"{shown(text)} names no store; {allowed_names(store, STORES)}")
+            raise UsageError(f"{quote(text)} names no store; {allowed_names(store, STORES)}")
         key = ""
         if store != FILE:
             name, _, key = name.partition("#")
             if name and not _AWS_NAME.fullmatch(name):
-                raise UsageError(f"{shown(text)} can't be in a store of AWS; write {store}:NAME")
+                raise UsageError(f"{quote(text)} can't be in a store of AWS; write {store}:NAME")
         if not name.strip() or not name.isprintable():
-            raise UsageError(f"{shown(text)} names nothing in its store; write {store}:NAME")
+            raise UsageError(f"{quote(text)} names nothing in its store; write {store}:NAME")
         return cls(store, name, key)
 
     @property
@@ -73,7 +73,7 @@ class SecretSource:
 def _check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise refuse(
-            f"{shown(name)} can't name a variable; write letters, digits and _, such as HF_HOME"
+            f"{quote(name)} can't name a variable; write letters, digits and _, such as HF_HOME"
         )
     if name in _OURS or name.startswith(_OUR_PREFIXES):
         raise refuse(f"{name} is set by cloudtune for each worker; leave it out")
@@ -89,7 +89,7 @@ def _env(value: object) -> dict[str, str | None]:
         return _listed_env(value)
     if not isinstance(value, Mapping):
         raise refuse(
-            f"{shown(value)} is neither a mapping nor a list; write {{HF_HOME: /data/hf}}, or "
+            f"{quote(value)} is neither a mapping nor a list; write {{HF_HOME: /data/hf}}, or "
             "[WANDB_API_KEY]"
         )
     return {_check_name(name): _text(name, text) for name, text in value.items()}
@@ -99,7 +99,7 @@ def _listed_env(entries: list[object] | tuple[object, ...]) -> dict[str, str | N
     variables: dict[str, str | None] = {}
     for index, entry in enumerate(entries):
         if not isinstance(entry, str):
-            raise refuse(f"{shown(entry)} is no name of a variable; write one", index)
+            raise refuse(f"{quote(entry)} is no name of a variable; write one", index)
         name, equals, text = entry.partition("=")
         if _check_name(name) in variables:
             raise refuse(f"{name} is listed twice; keep one", index)
@@ -115,18 +115,18 @@ def _text(name: str, value: object) -> str | None:
         word = "true" if value else "false"
         raise refuse(f'{word} may mean true, True or 1; write it in quotes, as in "{word}"', name)
     if not isinstance(value, str | int | float) or "\0" in str(value):
-        raise refuse(f"{shown(value)} is not a text; write one, or leave it empty", name)
+        raise refuse(f"{quote(value)} is not a text; write one, or leave it empty", name)
     return str(value)
 
 
 def _secrets(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise refuse(f"{shown(value)} is not a mapping; write {{HF_TOKEN: ssm:/team/hf-token}}")
+        raise refuse(f"{quote(value)} is not a mapping; write {{HF_TOKEN: ssm:/team/hf-token}}")
     secrets = {}
     for name, text in value.items():
         _check_name(name)
         if not isinstance(text, str):
-            raise refuse(f"{shown(text)} is not a text; write ssm:NAME", name)
+            raise refuse(f"{quote(text)} is not a text; write ssm:NAME", name)
         try:
             secrets[name] = str(SecretSource.parse(text))
         except UsageError as error:

@@ -13,8 +13,8 @@ from ruamel.yaml.events import ScalarEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from cloudtune.errors import ExperimentError, shown
-from cloudtune.experiment.validation import ExperimentMistakesError, FieldPath, Mistake, dotted
+from cloudtune.errors import ExperimentError, quote
+from cloudtune.experiment.validation import ExperimentMistakesError, FieldPath, Mistake, format_path
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = frozenset(f"{_TAG}{name}" for name in ("str", "timestamp", "value", "merge"))
@@ -46,7 +46,7 @@ class YamlDocument:
     def place(self, path: FieldPath) -> str:
         """Return "file:line: field"; without a line if it isn't from a file."""
         where = f"{self.source}:{self.line(path)}" if self.lines else self.source
-        return ": ".join(filter(None, (where, dotted(path))))
+        return ": ".join(filter(None, (where, format_path(path))))
 
 
 def read_yaml(path: Path) -> YamlDocument:
@@ -201,12 +201,12 @@ class _Reader:
             return None
 
     def refuse(self, node: Node, path: FieldPath, message: str) -> None:
-        place = ": ".join(filter(None, (f"{self.source}:{_line(node)}", dotted(path))))
+        place = ": ".join(filter(None, (f"{self.source}:{_line(node)}", format_path(path))))
         self.mistakes.append(Mistake(path, message, place))
 
 
 def _text(node: Node) -> str:
-    return shown(node.value) if isinstance(node, ScalarNode) else "a list or mapping"
+    return quote(node.value) if isinstance(node, ScalarNode) else "a list or mapping"
 
 
 def _scalar(node: ScalarNode) -> object:
@@ -231,5 +231,5 @@ def _scalar(node: ScalarNode) -> object:
             case "float":
                 return float(re.sub(r"^([+-]?)\.(inf|nan)$", r"\1\2", text.lower()))
     except (KeyError, ValueError):
-        raise ExperimentError(f"{shown(text)} is not a {tag.removeprefix(_TAG)}") from None
-    raise ExperimentError(f"the tag {shown(tag)} is not read here; remove it")
+        raise ExperimentError(f"{quote(text)} is not a {tag.removeprefix(_TAG)}") from None
+    raise ExperimentError(f"the tag {quote(tag)} is not read here; remove it")

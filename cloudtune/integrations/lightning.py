@@ -47,7 +47,7 @@ class Trainer(lightning.Trainer):  # type: ignore[misc]
 
     def __init__(self, *, callbacks: Any = None, **options: Any) -> None:
         context = get_context()
-        own = _listed(callbacks)
+        own = _as_list(callbacks)
         shares = options.pop("use_distributed_sampler", True)
         strategy = options.get("strategy")
         named = {key: value for key, value in options.items() if key not in _OURS}
@@ -66,7 +66,7 @@ class Trainer(lightning.Trainer):  # type: ignore[misc]
             strategy=strategy,
             max_epochs=context.get_max_epochs(),
             use_distributed_sampler=False,
-            plugins=[*_listed(named.pop("plugins", None)), Environment()],
+            plugins=[*_as_list(named.pop("plugins", None)), Environment()],
             callbacks=[*own, ReportCallback()],
             **{"enable_progress_bar": context.get_trial_id() == "alone", **named},
         )
@@ -183,5 +183,5 @@ def mean_of_workers(metrics: dict[str, float]) -> dict[str, float]:
     return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
 
 
-def _listed(given: Any) -> list[Any]:
+def _as_list(given: Any) -> list[Any]:
     return given if isinstance(given, list) else [] if given is None else [given]

@@ -134,7 +134,9 @@ class _Recorder(Trial):
         return sum(values) / 2 if kind == "uniform" else values[0]
 
 
-def discovered(objective: Callable[[Any], object]) -> tuple[dict[str, dict[str, list[Any]]], bool]:
+def discover_space(
+    objective: Callable[[Any], object],
+) -> tuple[dict[str, dict[str, list[Any]]], bool]:
     """Return an objective's suggestions as a search space, and whether it reports.
 
     The objective is called here up to its first report, or to its end if it never reports.

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Literal, TypeAlias, TypeVar
 
-from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.errors import UsageError, nearest, quote
 
 T = TypeVar("T")
 Market: TypeAlias = Literal["on-demand", "spot"]
@@ -97,7 +97,7 @@ class SpotBehaviour:
         return 3600.0 / self.losses_per_hour * (1.0 - self.availability) / self.availability
 
 
-def quota_of(instance_type: InstanceType, market: Market) -> str:
+def quota_name(instance_type: InstanceType, market: Market) -> str:
     """Return the vCPU quota of a type: market and class, as in "spot p"; "spot p5" is its own.
 
     Emulated types that share this machine have one for all.
@@ -177,7 +177,7 @@ class Offer:
         """What a second of one GPU costs on top of that while a trial uses it."""
         return self.usd_per_second / self.gpus if self.per_function else 0.0
 
-    def billed(self, unit: BillingUnit, minimum_seconds: float | None = None) -> "Offer":
+    def with_billing(self, unit: BillingUnit, minimum_seconds: float | None = None) -> "Offer":
         """Return the same offer, billed by a unit of time, or by the function.
 
         Without its own minimum, a bill by time covers at least one unit.
@@ -191,8 +191,8 @@ class Offer:
 
     @property
     def quota(self) -> str:
-        """The vCPU quota that the offer counts against (`quota_of`)."""
-        return quota_of(self.instance_type, self.market)
+        """The vCPU quota that the offer counts against (`quota_name`)."""
+        return quota_name(self.instance_type, self.market)
 
     @property
     def billing(self) -> str:
@@ -220,7 +220,7 @@ class Offer:
             billed = grains * self.granularity_seconds
         return billed * self.held_usd_per_second
 
-    def added(self, dollars: float) -> float:
+    def added_dollars(self, dollars: float) -> float:
         """Return the part of an instance's bill that comes from `added_usd_per_hour`."""
         whole = self.usd_per_hour + self.added_usd_per_hour
         return dollars * self.added_usd_per_hour / whole if whole > 0 else 0.0
@@ -271,7 +271,7 @@ class Catalog:
             UsageError: the snapshot has no such offer.
         """
         zones = () if zone is None else (zone,)
-        return min(self._named(instance_type, (market,), zones), key=lambda o: o.usd_per_hour)
+        return min(self._match_name(instance_type, (market,), zones), key=lambda o: o.usd_per_hour)
 
     def matching(
         self, patterns: Sequence[str], markets: Sequence[Market], zones: Sequence[str] = ()
@@ -284,14 +284,14 @@ class Catalog:
         Raises:
             UsageError: a pattern matches no offer.
         """
-        offers = (offer for name in patterns for offer in self._named(name, markets, zones))
+        offers = (offer for name in patterns for offer in self._match_name(name, markets, zones))
         return tuple(dict.fromkeys(offers))
 
     def age_days(self, today: str) -> int:
         """Return the age of the prices in days on a date, YYYY-MM-DD; never below 0."""
         return max(0, _day_number(today) - _day_number(self.as_of))
 
-    def _named(
+    def _match_name(
         self, pattern: str, markets: Sequence[Market], zones: Sequence[str]
     ) -> tuple[Offer, ...]:
         named = [o for o in self.offers if fnmatchcase(o.instance_type.name, pattern)]
@@ -302,7 +302,7 @@ class Catalog:
             where = f" in {' or '.join(zones)}" if any(zones) else ""
             kinds = " or ".join(markets)
             raise UsageError(
-                f"no {kinds} price is known for instance type {shown(pattern)}{where}; "
+                f"no {kinds} price is known for instance type {quote(pattern)}{where}; "
                 "`cloudtune catalog` shows what there is"
             )
         return offers
@@ -310,9 +310,9 @@ class Catalog:
     def _unknown(self, pattern: str) -> str:
         unfit = [name for name in self.unfit if fnmatchcase(name, pattern)]
         if unfit:
-            return f"instance type {shown(pattern)} can't be used: {self.unfit[unfit[0]]}"
+            return f"instance type {quote(pattern)} can't be used: {self.unfit[unfit[0]]}"
         names = tuple(dict.fromkeys(o.instance_type.name for o in self.offers))
-        message = f"no price is known for instance type {shown(pattern)}"
+        message = f"no price is known for instance type {quote(pattern)}"
         if len(names) <= _LISTED:
             return f"{message}; known: {', '.join(names)}.{nearest(pattern, names)}"
         return f"{message}; `cloudtune catalog` lists those known.{nearest(pattern, names)}"

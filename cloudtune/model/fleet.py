@@ -115,7 +115,7 @@ class LaunchBackoff:
             self.empty_since = at if self.empty_since is None else self.empty_since
             self.empty_at = at
 
-    def note_launched(self) -> None:
+    def note_launch(self) -> None:
         """Record that the cloud has the offer."""
         self.refusals = 0
         self.empty_since = None
@@ -211,7 +211,7 @@ class FleetBook:
             self._alive = self._going_on
         return self._alive
 
-    def wanted(self) -> list[Rented]:
+    def staying(self) -> list[Rented]:
         if self._wanted is None:
             self._wanted = [r for r in self.alive() if not (r.surplus or r.released)]
         return self._wanted
@@ -219,7 +219,7 @@ class FleetBook:
     def held(self) -> Counter[Offer]:
         """Return how many instances stay, by offer."""
         if self._held is None:
-            self._held = Counter(r.offer for r in self.wanted())
+            self._held = Counter(r.offer for r in self.staying())
         return self._held
 
     def usable(self) -> list[Rented]:
@@ -234,7 +234,7 @@ class FleetBook:
             self._returning = any(r.surplus and not r.released for r in self.alive())
         return self._returning
 
-    def unsettled(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether any instance has yet to join, or was released and isn't gone."""
         if self._unsettled is None:
             self._unsettled = any(not r.joined or r.released for r in self.alive())

@@ -93,7 +93,7 @@ class Allowance:
             None if self.dollars is None else self.dollars - dollars,
         )
 
-    def scaled(self, factor: float) -> "Allowance":
+    def scale(self, factor: float) -> "Allowance":
         return Allowance(
             None if self.seconds is None else self.seconds * factor,
             None if self.dollars is None else self.dollars * factor,
@@ -267,7 +267,7 @@ class Spread:
     p95: float
     mean: float
 
-    def scaled(self, factor: float) -> Self:
+    def scale(self, factor: float) -> Self:
         """Return the spread of something `factor` times as large."""
         return type(self)(*(factor * value for value in (self.p5, self.p50, self.p95, self.mean)))
 

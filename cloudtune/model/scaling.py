@@ -44,7 +44,7 @@ class Measurement:
         """Seconds to allow when being late costs money: the mean plus two deviations."""
         return self.mean + 2 * math.hypot(self.sd, self.error)
 
-    def scaled(self, factor: float, *, added: float = 0.0) -> "Measurement":
+    def scale(self, factor: float, *, added: float = 0.0) -> "Measurement":
         """Return durations `factor` times as long, with the same relative spread.
 
         Each takes `added` seconds more.
@@ -267,8 +267,8 @@ class ScalingProfile:
         changed: dict[str, Any] = {name: change(name, getattr(self, name)) for name in DELAYS}
         return replace(self, **changed)
 
-    def slowed(self, factor: float) -> "ScalingProfile":
+    def slow_down(self, factor: float) -> "ScalingProfile":
         """Return this profile with every epoch taking `factor` times as long."""
         if math.isclose(factor, 1.0):
             return self
-        return replace(self, epoch={w: m.scaled(factor) for w, m in self.epoch.items()})
+        return replace(self, epoch={w: m.scale(factor) for w, m in self.epoch.items()})

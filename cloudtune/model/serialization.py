@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from cloudtune.errors import shown
+from cloudtune.errors import quote
 from cloudtune.model import catalog, commands, events, plans, scaling, trial
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def decode(wanted: type[T], data: Any) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or wanted.__name__
-        raise ValueError(f"{where}: {first['msg']}, not {shown(first['input'])}") from None
+        raise ValueError(f"{where}: {first['msg']}, not {quote(first['input'])}") from None
 
 
 @cache

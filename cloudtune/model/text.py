@@ -11,7 +11,7 @@ from cloudtune.model.units import format_dollars, format_gpu_hours, format_secon
 _DAYS_OF_A_MONTH = 365.25 / 12
 
 
-def counted(count: float, noun: str) -> str:
+def count_noun(count: float, noun: str) -> str:
     """Return "1 GPU", "2 GPUs"."""
     return f"{count:,.12g} {noun}{'' if count == 1 else 's'}"
 
@@ -46,7 +46,7 @@ class Scale:
 
     def counted(self, reports: int) -> str:
         """Return "1 epoch", "4,000 steps"."""
-        return counted(self.units(reports), self.unit)
+        return count_noun(self.units(reports), self.unit)
 
     def span(self, first: int, last: int) -> str:
         """Return a range: "5-8" for the fifth to the eighth report."""
@@ -108,7 +108,7 @@ def stage_text(stage: StagePlan) -> str:
         [group] = stage.groups
         return f"{gpus_text(group.width)} each, on {group_text(group)}"
     return " and ".join(
-        f"{counted(group.trials, 'trial')} at {gpus_text(group.width)} on {group_text(group)}"
+        f"{count_noun(group.trials, 'trial')} at {gpus_text(group.width)} on {group_text(group)}"
         for group in stage.groups
     )
 
@@ -151,7 +151,7 @@ def age_text(days: int) -> str:
     if days <= 0:
         return "today"
     if days < 2 * _DAYS_OF_A_MONTH:
-        return f"{counted(days, 'day')} old"
+        return f"{count_noun(days, 'day')} old"
     if days < 2 * 365.25:
         return f"{round(days / _DAYS_OF_A_MONTH)} months old"
     return f"{round(days / 365.25)} years old"

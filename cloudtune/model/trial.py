@@ -17,7 +17,7 @@ Mode: TypeAlias = Literal["min", "max"]
 Parallel: TypeAlias = Literal["", "ddp", "fsdp"]
 
 
-def nested(config: Mapping[str, object]) -> dict[str, object]:
+def nest(config: Mapping[str, object]) -> dict[str, object]:
     """Return a flat configuration as the script gets it: `optimizer/lr` is `lr` in `optimizer`."""
     result: dict[str, object] = {}
     for name, value in config.items():
@@ -88,22 +88,22 @@ _EXIT_CODES = {
 }
 
 
-def diverged(metric: float) -> bool:
+def has_diverged(metric: float) -> bool:
     """Whether a metric shows that training has diverged: it is nan or an infinity."""
     return not math.isfinite(metric)
 
 
 def better(mode: Mode, metric: float | None, other: float | None) -> bool:
     """Whether `metric` beats `other`; diverged metrics and None lose to every number."""
-    if metric is None or diverged(metric):
+    if metric is None or has_diverged(metric):
         return False
-    if other is None or diverged(other):
+    if other is None or has_diverged(other):
         return True
     return metric > other if mode == "max" else metric < other
 
 
 def rank_key(mode: Mode, metric: float | None) -> tuple[int, float]:
     """Return a sort key with the best metric first, diverged ones and None last."""
-    if metric is None or diverged(metric):
+    if metric is None or has_diverged(metric):
         return (1, 0.0)
     return (0, -metric if mode == "max" else metric)

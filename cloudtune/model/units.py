@@ -3,7 +3,7 @@
 import math
 import re
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 
 # The smallest amount: sums and quotients of such amounts stay finite.
 LEAST_DOLLARS = 1e-9
@@ -33,19 +33,19 @@ def parse_seconds(text: str) -> float:
     """
     given = text.strip()
     if _BARE_NUMBER.fullmatch(given):
-        raise UsageError(_unit_needed(given))
+        raise UsageError(_needs_unit(given))
     parts = _duration_parts(given)
     if not parts:
         raise UsageError(
-            f"{shown(text)} is not a duration; write a positive one such as 90s, 30m, 2h or 1h30m"
+            f"{quote(text)} is not a duration; write a positive one such as 90s, 30m, 2h or 1h30m"
         )
     seconds = math.fsum(number * _UNITS[unit] for number, unit in parts)
     if not 0 < seconds < math.inf:
-        raise UsageError(f"{shown(text)} is not a positive duration; write one such as 30m or 2h")
+        raise UsageError(f"{quote(text)} is not a positive duration; write one such as 30m or 2h")
     return seconds
 
 
-def _unit_needed(number: str) -> str:
+def _needs_unit(number: str) -> str:
     if number.startswith("-"):
         return f"'{number}' is not a positive duration; write one such as 30m or 2h"
     shortened = number.removeprefix("+")[:20]
@@ -97,8 +97,8 @@ def _amount(value: object) -> float | None:
 
 def _not_dollars(value: object) -> str:
     if isinstance(value, str) and _OTHER_CURRENCY.search(value) and re.search("[0-9]", value):
-        return f"{shown(value)} is not in US dollars, the only currency here; write it as $40"
-    given = shown(value) if isinstance(value, str) else f"'{shown(value)}'"
+        return f"{quote(value)} is not in US dollars, the only currency here; write it as $40"
+    given = quote(value) if isinstance(value, str) else f"'{quote(value)}'"
     return f"{given} is not a positive amount in US dollars; write a positive amount such as $40"
 
 

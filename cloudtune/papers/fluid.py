@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
-from cloudtune.strategies.allocators.fluid import DynamicFluid, Fluid, offered, reference
+from cloudtune.strategies.allocators.fluid import DynamicFluid, Fluid, clamp_width, reference
 from cloudtune.strategies.allocators.fluid_rules import whole_trials
 from cloudtune.strategies.base import Task, View
 
@@ -26,7 +26,7 @@ def narrowest(_share: float, packed: int) -> Width:
     return 1 / packed
 
 
-def unmeasured(view: View, trial: TrialId) -> bool:
+def lacks_epochs(view: View, trial: TrialId) -> bool:
     """Whether a trial has no measured epoch yet."""
     return not (trial in view.trials and view.trials[trial].history)
 
@@ -56,11 +56,13 @@ class StaticFluid(Fluid):
         rentable = reference(view)
         idle = self._gpus(view) - sum(trial.width for trial in view.running)
         if not tasks or idle < min(rentable.profile.widths) - GPU_ROUNDING:
-            return [offered(rentable, 1.0)] * len(tasks)
-        heights = [self._left(view, task.trial.id, task.until, rentable) for task in tasks]
+            return [clamp_width(rentable, 1.0)] * len(tasks)
+        heights = [
+            self._remaining_seconds(view, task.trial.id, task.until, rentable) for task in tasks
+        ]
         shares = self._shares(rentable, heights, max(1, math.floor(idle + GPU_ROUNDING)))
         return [
-            offered(rentable, 1.0 if self._unknown(view, task.trial.id) else share)
+            clamp_width(rentable, 1.0 if self._unknown(view, task.trial.id) else share)
             for task, share in zip(tasks, shares, strict=True)
         ]
 
@@ -91,16 +93,16 @@ class StaticFluid(Fluid):
         members = {trial.id for trial in group}
         others = (t for t in view.running if t.id not in members)
         busy = sum(t.width for t in others if t.status in {"starting", "training"})
-        heights = [self._left(view, t.id, view.until(t.id), rentable) for t in group]
+        heights = [self._remaining_seconds(view, t.id, view.until(t.id), rentable) for t in group]
         gpus = math.floor(self._gpus(view) - busy + GPU_ROUNDING)
         shares = self._shares(rentable, heights, max(1, gpus))
-        return {t.id: offered(rentable, share) for t, share in zip(group, shares, strict=True)}
+        return {t.id: clamp_width(rentable, share) for t, share in zip(group, shares, strict=True)}
 
     def _narrow(self, share: float, packed: int) -> Width:
         return narrowest(share, packed) if self._published else whole_trials(share, packed)
 
     def _unknown(self, view: View, trial: TrialId) -> bool:
-        return self._published and unmeasured(view, trial)
+        return self._published and lacks_epochs(view, trial)
 
 
 class PublishedDynamicFluid(DynamicFluid):
@@ -121,11 +123,13 @@ class PublishedDynamicFluid(DynamicFluid):
         return narrowest(share, packed)
 
     def _unknown(self, view: View, trial: TrialId) -> bool:
-        return unmeasured(view, trial)
+        return lacks_epochs(view, trial)
 
-    def _planned(self, view: View, wanted: dict[TrialId, int], gpus: int) -> dict[TrialId, Width]:
+    def _plan_widths(
+        self, view: View, wanted: dict[TrialId, int], gpus: int
+    ) -> dict[TrialId, Width]:
         self._grown.clear()
-        return super()._planned(view, wanted, gpus)
+        return super()._plan_widths(view, wanted, gpus)
 
     def _planned_width(self, view: View, trial: TrialProgress, rentable: Rentable) -> Width:
         width = super()._planned_width(view, trial, rentable)

@@ -19,7 +19,7 @@ from cloudtune.papers.hypersched_rules import (
     open_rungs,
 )
 from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
-from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
+from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, cap_epoch
 
 
 class HyperSched(Judging):
@@ -112,7 +112,9 @@ class HyperSched(Judging):
         return fitting, atoms
 
     def _group(self, name: str, trials: Iterable[Trial]) -> TrialGroup:
-        return TrialGroup(name, tuple(Task(trial, capped(trial, self._last)) for trial in trials))
+        return TrialGroup(
+            name, tuple(Task(trial, cap_epoch(trial, self._last)) for trial in trials)
+        )
 
     def _open(self, view: View) -> bool:
         """Whether a trial may start; once none may, none ever may again."""
@@ -130,13 +132,13 @@ class HyperSched(Judging):
 
     def _others(self, view: View) -> Iterator[TrialId]:
         """Yield all paused trials: as published in order of first start, otherwise best first."""
-        paused = self._paused(view)
+        paused = self._paused_trials(view)
         if self._patient:
             return paused
         waiting = set(paused)
         return (name for name in view.trials if name in waiting)
 
-    def _paused(self, view: View) -> Iterator[TrialId]:
+    def _paused_trials(self, view: View) -> Iterator[TrialId]:
         for rung in reversed(self._rungs):
             yield from self._resting(view, rung)
 
@@ -153,7 +155,7 @@ class HyperSched(Judging):
         """Pause a trial that isn't good enough any more at a rung that it has passed."""
         self._new.learn(trial)
         self._admission.note(trial)
-        last = capped(trial.trial, self._last)
+        last = cap_epoch(trial.trial, self._last)
         self._leave(trial.id)
         if trial.epoch <= self._furthest.get(trial.id, 0):
             return Go(last)  # it repeats lost epochs, and was judged at them before
@@ -226,4 +228,4 @@ class HyperSched(Judging):
             return False
         if not self._open(view):
             return True
-        return self._new.dry(view) and next(self._paused(view), None) is None
+        return self._new.dry(view) and next(self._paused_trials(view), None) is None

@@ -163,10 +163,12 @@ class HyperSchedAllocator(ByWidth):
         atoms = math.floor(view.gpus / self._atom + GPU_ROUNDING)
         shares = shared_out(self._policy, scores, atoms, self._rng)
         allowed = [self._steps(view, live[name]) for name in ranked]
-        return self._filled(shares, allowed, atoms)[ranked.index(trial.id)] * self._atom
+        return self._fill_shares(shares, allowed, atoms)[ranked.index(trial.id)] * self._atom
 
     @staticmethod
-    def _filled(shares: Sequence[int], allowed: Sequence[Sequence[int]], most: int) -> list[int]:
+    def _fill_shares(
+        shares: Sequence[int], allowed: Sequence[Sequence[int]], most: int
+    ) -> list[int]:
         """Return the shares rounded down to `allowed` atoms, with the remainder dealt out again.
 
         `allowed` are the atoms that each trial may have, ascending. The best trial takes as much of

@@ -65,7 +65,7 @@ class SeerSchedule:
         self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
     ) -> tuple[TrialId, ...] | EndReason:
         """Return as many of the best trials as can continue; the itinerary takes their plan."""
-        ranked = self._strategy.ranked(results)
+        ranked = self._strategy.rank_trials(results)
         rung = itinerary.stage_plan.stage.end_epoch
         left = self._strategy.max_epochs - rung
         if not ranked or left <= 0:
@@ -84,16 +84,19 @@ class SeerSchedule:
         try:
             explored = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
         except InfeasibleError as error:
-            last = self._unreserved(ask(1, left))
+            last = self._plan_without_reserve(ask(1, left))
             if last is None:
                 return binding(error, allowance_now(view, self._reserve))
             explored = Explored(1, left, last)
-        if explored.epochs < left and (last := self._unreserved(ask(1, left))) is not None:
+        if (
+            explored.epochs < left
+            and (last := self._plan_without_reserve(ask(1, left))) is not None
+        ):
             explored = Explored(1, left, last)
         itinerary.splice(explored.plan, itinerary.stage + 1, view)
         return ranked[: explored.trials]
 
-    def _unreserved(self, request: PlanRequest) -> Plan | None:
+    def _plan_without_reserve(self, request: PlanRequest) -> Plan | None:
         """Return the plan of training one trial to its end with everything that is left.
 
         Everything is returned in its last seconds.

@@ -14,14 +14,14 @@ from cloudtune.planners.exact import QUICK
 from cloudtune.planners.explore import Explored, explore
 from cloudtune.planners.naive import NaivePlanner
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planners.selection import described
+from cloudtune.planners.selection import describe
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.planning import make, stages
 from cloudtune.planning.make import Planned
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from cloudtune.planning.stages import Asked, PlanOptions, Problem, Question
 from cloudtune.policy.registry import Choice
-from cloudtune.runs.job import MAX_TRIALS, Job, choice_of
+from cloudtune.runs.job import MAX_TRIALS, Job, read_choice
 from cloudtune.strategies.samplers.sampler import MODEL_BASED
 
 # Points of the front that have a number for `--point`.
@@ -115,7 +115,7 @@ def at_point(planned: Planned, number: int) -> Planned:
         part = limits_text(allowed.seconds, allowed.dollars, cost)
         whole = limits_text(planned.limits.deadline, planned.limits.budget, cost)
         raise UsageError(
-            f"--point {number} takes {described(point)}, and a plan may take {part} of {whole}; "
+            f"--point {number} takes {describe(point)}, and a plan may take {part} of {whole}; "
             "raise --deadline or --budget"
         )
     best = planned.plan.followed
@@ -142,7 +142,7 @@ def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | N
     return make.run_plan(planned.on(request.rentables), request, plan, runs=_POOL_RUNS)
 
 
-def as_planned(planned: Planned) -> RunPlan:
+def forecast_without_replanning(planned: Planned) -> RunPlan:
     """Return the plan forecast without replanning, to compare other plans with.
 
     Replanning in each of their runs would take too long.
@@ -185,7 +185,9 @@ def alternatives(planned: Planned, names: Collection[str] = ALL) -> Iterator[Alt
         sure = stages.sure_planner(QUICK, planned)
         request = replace(asked.request, rentables=elsewhere.rentables, allowance=asked.allowance)
         tries.append((name, sure, request))
-    yield from _tried(planned, asked, chosen, [tried for tried in tries if tried[0] in names])
+    yield from _try_planners(
+        planned, asked, chosen, [tried for tried in tries if tried[0] in names]
+    )
 
 
 def _other_limits(planned: Planned) -> Iterator[Alternative]:
@@ -221,10 +223,10 @@ def fixed_and_naive(planned: Planned, names: Collection[str] = ALL) -> Iterator[
         for name, planner in ((STATIC, StaticPlanner()), ("naive elastic", NaivePlanner()))
         if name in names
     ]
-    yield from _tried(planned, asked, chosen, tries)
+    yield from _try_planners(planned, asked, chosen, tries)
 
 
-def _tried(
+def _try_planners(
     planned: Planned, asked: Asked, chosen: Plan, tries: Sequence[tuple[str, Planner, PlanRequest]]
 ) -> Iterator[Alternative]:
     judged: list[tuple[PlanRequest, Plan, RunPlan]] = []
@@ -258,7 +260,7 @@ def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
     profiles = [rentable.profile for rentable in problem.rentables]
     name, market = ("on-demand", "on-demand") if on_spot else (ON_SPOT, "spot")
     try:
-        elsewhere = problem_of(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
+        elsewhere = build_problem(problem.experiment, profiles, (market,))  # type: ignore[arg-type]
     except CloudtuneError:
         return None  # there is no price for it
     return (name, elsewhere) if elsewhere.rentables else None
@@ -292,19 +294,19 @@ def against(job: Job, dollars: float) -> Against:
     problem = Problem(job.experiment, catalog, rentables)
     question = Question(problem, job.limits, PlanOptions())
     allowance = question.allowance
-    kept = allowance.scaled(1 - MARGIN)
+    kept = allowance.scale(1 - MARGIN)
     if chosen is None:
-        fixed = replace(problem, experiment=_changed(job.experiment, _PLANNED))
-        request = stages.request_for(fixed, allowance)
+        fixed = replace(problem, experiment=_with_choice(job.experiment, _PLANNED))
+        request = stages.build_request(fixed, allowance)
         bought = replace(request, allowance=Allowance(kept.seconds, dollars))
         others = _on_a_fixed_fleet(question, job)
         limits = Allowance(job.limits.deadline, job.limits.budget)
         return Against(job.plan, others, limits, _fully(bought, job))
-    request = stages.request_for(problem, allowance, chosen.objective)
+    request = stages.build_request(problem, allowance, chosen.objective)
     request = replace(request, work=tuple(stage.stage for stage in chosen.stages))
     asked = Asked(request, kept, chosen.objective)
     planned = Planned(**vars(question), plan=job.plan, asked=asked)
-    planned = replace(planned, plan=as_planned(planned))
+    planned = replace(planned, plan=forecast_without_replanning(planned))
     return Against(
         planned.plan,
         tuple(fixed_and_naive(planned)),
@@ -315,11 +317,11 @@ def against(job: Job, dollars: float) -> Against:
 
 def _on_a_fixed_fleet(question: Question, job: Job) -> tuple[Alternative, ...]:
     """Return the same strategy on as many instances as the budget pays for until the deadline."""
-    choice = replace(choice_of(job.experiment), fleet="constant")
+    choice = replace(read_choice(job.experiment), fleet="constant")
     used = {machines.offer for machines in job.plan.fleet}
     problem = question.problem
     rentables = tuple(rentable for rentable in problem.rentables if rentable.offer in used)
-    experiment = _changed(job.experiment, choice)
+    experiment = _with_choice(job.experiment, choice)
     changed = replace(problem, experiment=experiment, rentables=rentables or problem.rentables)
     try:
         plan = make.run_plan(replace(question, problem=changed), runs=_RUNS)
@@ -341,7 +343,7 @@ def _fully(request: PlanRequest, job: Job) -> Explored | None:
         return None
 
 
-def _changed(experiment: Experiment, choice: Choice) -> Experiment:
+def _with_choice(experiment: Experiment, choice: Choice) -> Experiment:
     names = {"name": choice.strategy, "allocator": choice.allocator, "fleet": choice.fleet}
     if choice.planned and experiment.strategy.sampler in MODEL_BASED:
         names["sampler"] = "random"

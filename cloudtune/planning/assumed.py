@@ -57,7 +57,7 @@ def assumed_profiles(
     seconds = assumed_epoch_seconds(experiment, offers)
     delays = provider.usual_delays()
 
-    def assumed(machine: InstanceType) -> ScalingProfile:
+    def assume_profile(machine: InstanceType) -> ScalingProfile:
         return prior_profile(machine, epoch_seconds=seconds, error=math.log(_FACTOR), delays=delays)
 
-    return assumed
+    return assume_profile

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import Provider, provider_named
+from cloudtune.infra.provider import Provider, find_provider
 from cloudtune.model.catalog import THIS_MACHINE, Offer
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.model.text import counted
-from cloudtune.policy.registry import is_planned
+from cloudtune.model.text import count_noun
+from cloudtune.policy.registry import has_stages
 from cloudtune.runs.job import max_trials
 from cloudtune.strategies.offers import by_worth, means_within
 
@@ -46,11 +46,11 @@ def shared_offers(experiment: Experiment, offers: Sequence[Offer]) -> Sequence[O
     cloud = experiment.cloud
     if cloud.max_instances is not None and THIS_MACHINE not in cloud.vcpu_quotas:
         return offers
-    provider = provider_named(experiment.cloud.provider)
-    return [_shared(provider, offer) for offer in offers]
+    provider = find_provider(experiment.cloud.provider)
+    return [_share_host(provider, offer) for offer in offers]
 
 
-def _shared(provider: Provider, offer: Offer) -> Offer:
+def _share_host(provider: Provider, offer: Offer) -> Offer:
     permille = provider.host_permille(offer.instance_type)
     if not permille:
         return offer
@@ -89,7 +89,7 @@ def _most_useful(experiment: Experiment, rentables: Sequence[Rentable], limits: 
         paid = _HEADROOM * limits.budget / (price * max(seconds, 60.0))
         most = min(_LARGEST_FLEET, max(UNBOUNDED_FLEET, math.ceil(paid)) + _scouts(rentables))
     trials = max_trials(experiment)
-    if trials is None or not is_planned(experiment.strategy_name):
+    if trials is None or not has_stages(experiment.strategy_name):
         return most
     # More instances than trials could only be used by trials that span several.
     return max(UNBOUNDED_FLEET, min(most, trials)) if limits.budget is not None else trials
@@ -110,7 +110,9 @@ def choice_text(
         return ""
     names = {rentable.offer.instance_type.name for rentable in usable}
     markets = " and ".join(dict.fromkeys(offer.market for offer in considered))
-    text = f"{len(names)} of {counted(len(types), 'type')} in {experiment.cloud.region}, {markets}"
+    text = (
+        f"{len(names)} of {count_noun(len(types), 'type')} in {experiment.cloud.region}, {markets}"
+    )
     return f"{text}; chosen by what the limits buy, and again by what the run sees"
 
 
@@ -165,7 +167,7 @@ def left_out(before: Sequence[Rentable], after: Sequence[Rentable]) -> list[str]
 
 
 def _lost_text(quota: str, count: int) -> str:
-    types = counted(count, "offer")
+    types = count_noun(count, "offer")
     if quota == THIS_MACHINE:
         return f"{types} left out: this machine can't train as many emulated GPUs at their pace"
     return f"{types} left out: the quota {quota} has no room for one"

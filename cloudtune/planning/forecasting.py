@@ -25,7 +25,7 @@ from cloudtune.planning.smaller_runs import SmallerRun
 from cloudtune.planning.stages import Question
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.figures import Figures, dearest_fleet, figures
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import make_policy
 
 # The maximum number of simulated runs of a forecast. Any first 2^k - 1 are even about the median.
 RUNS = 31
@@ -96,7 +96,7 @@ class PlayedRuns:
             further = range(len(played), 2 * len(played) + 1)
             played += map(self._play, further)
         source = "policy" if not self.follows else "pools" if self.on_pools else "runs"
-        forecast = self._forecast_of(played, source)
+        forecast = self._summarize(played, source)
         fleets = (self._dearest_fleet(one) for one in played)
         fleet = max(fleets, key=_usd_per_second)
         fleet.sort(key=lambda machines: -machines.offer.usd_per_second)
@@ -139,7 +139,7 @@ class PlayedRuns:
         steady = [rentable for rentable in others if not rentable.behaviours]
         return (*kept, *spot, *steady[: _OFFERS - len(spot)])
 
-    def _size_of(self, real: Sequence[Rentable]) -> SmallerRun:
+    def _choose_size(self, real: Sequence[Rentable]) -> SmallerRun:
         """Return how much smaller a run is played whose offers have these speeds.
 
         Runs with stages are played whole.
@@ -161,13 +161,15 @@ class PlayedRuns:
     def _play(self, seed: int) -> "PlayedRun":
         """Play a run to its end."""
         bases = cycle(_POOL_BASES)
-        real = [drawn(each, seed, base) for each, base in zip(self.likely, bases, strict=False)]
-        size = self._size_of(real)
+        real = [
+            draw_rentable(each, seed, base) for each, base in zip(self.likely, bases, strict=False)
+        ]
+        size = self._choose_size(real)
         question = self.question if size == SmallerRun() else size.question(self.question)
         experiment = question.problem.experiment
         limits = question.limits
         metric = experiment.metric
-        policy = policy_of(
+        policy = make_policy(
             experiment,
             tuple(map(size.rentable, self.likely)),
             limits,
@@ -197,7 +199,7 @@ class PlayedRuns:
                 f"{MAX_EVENTS:,} events. Set --deadline or --budget, or fewer --trials"
             )
         best = policy.best
-        unreported = 0 if best is None else world.unreported(best.trial)
+        unreported = 0 if best is None else world.unreported_epochs(best.trial)
         return PlayedRun(policy, size, counting.events, unreported)
 
     def _dearest_fleet(self, played: "PlayedRun") -> list[Machines]:
@@ -205,7 +207,7 @@ class PlayedRuns:
         offers = [rentable.offer for rentable in self.likely]
         return played.size.machines(played.dearest_fleet, offers)
 
-    def _forecast_of(self, played: Sequence["PlayedRun"], source: str) -> Forecast:
+    def _summarize(self, played: Sequence["PlayedRun"], source: str) -> Forecast:
         limits = self.question.limits
         deadline = limits.deadline or math.inf
         budget = limits.budget or math.inf
@@ -268,7 +270,7 @@ def _of_each_size(cheapest: Sequence[Rentable]) -> Iterator[Rentable]:
             yield rentable
 
 
-def drawn(rentable: Rentable, run: int, base: int) -> Rentable:
+def draw_rentable(rentable: Rentable, run: int, base: int) -> Rentable:
     """Return a rentable as drawn for a run, by the errors of its profile and its spot pool.
 
     Runs are spread evenly over the possibilities (a Halton sequence). All offers are slow together
@@ -288,14 +290,14 @@ def drawn(rentable: Rentable, run: int, base: int) -> Rentable:
         )
 
     ways = rentable.behaviours
-    chosen = (ways[int(len(ways) * _share_of(run, base))],) if ways else ()
-    real = replace(profile.slowed(slowness).with_delays(off), error=0.0, gpu_error=0.0)
+    chosen = (ways[int(len(ways) * _halton_share(run, base))],) if ways else ()
+    real = replace(profile.slow_down(slowness).with_delays(off), error=0.0, gpu_error=0.0)
     return replace(rentable, profile=real, behaviours=chosen)
 
 
 def _deviation(run: int, base: int) -> float:
     """Return the standard normal of a run; the first is the median."""
-    return NormalDist().inv_cdf(_share_of(run, base))
+    return NormalDist().inv_cdf(_halton_share(run, base))
 
 
 @cache
@@ -313,7 +315,7 @@ def _gpu_deviation(run: int, gpu: str) -> float:
     return NormalDist().inv_cdf((order[run + 1 - size] + 0.5) / size)
 
 
-def _share_of(run: int, base: int) -> float:
+def _halton_share(run: int, base: int) -> float:
     """Return a run's number between 0 and 1.
 
     Digits are permuted by the golden section. Otherwise the first `base` numbers would ascend, and

@@ -22,7 +22,7 @@ from cloudtune.model.plans import (
     largest_fleet,
 )
 from cloudtune.model.scaling import ASSUMED, ScalingProfile
-from cloudtune.model.text import cost_format, counted, limits_text, offer_text, percent
+from cloudtune.model.text import cost_format, count_noun, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
@@ -35,7 +35,7 @@ from cloudtune.planning.problem import nothing_to_plan, shared_cores
 from cloudtune.planning.reach import derived_deadline, needs
 from cloudtune.planning.stages import DRAWS, Asked, PlanOptions, Problem, Question
 from cloudtune.policy.registry import SEARCHES, replans
-from cloudtune.runs.job import charges_of, choice_of, named_sampler
+from cloudtune.runs.job import named_sampler, read_charges, read_choice
 
 # Seconds that an instance may outlive the longest run, if no controller returns it.
 LEASE_GRACE_SECONDS = 600.0
@@ -108,7 +108,7 @@ def make_plan(
         UsageError: a name is unknown, an option makes no sense for it, or the run would never end.
     """
     options = (options or PlanOptions()).over(problem.experiment)
-    choice = choice_of(problem.experiment)
+    choice = read_choice(problem.experiment)
     options.check(choice)
     named_sampler(problem.experiment)  # raises if it doesn't go with the other names
     if not problem.rentables:
@@ -116,7 +116,7 @@ def make_plan(
     refuse_endless(problem.experiment, limits)
     question, derived = _with_deadline(Question(problem, limits, options, elapsed))
     try:
-        planned = _searched(question, runs, force=force)
+        planned = _search(question, runs, force=force)
         if not force:
             _refuse_unsure(planned)
     except InfeasibleError:
@@ -133,10 +133,10 @@ def make_plan(
     return replace(planned, derived=derived, remarks=remarks)
 
 
-def _searched(question: Question, runs: int, *, force: bool = False) -> Planned:
+def _search(question: Question, runs: int, *, force: bool = False) -> Planned:
     """Return the planner's plan, or that of a strategy without stages."""
     asked = staged = None
-    if choice_of(question.problem.experiment).planned:
+    if read_choice(question.problem.experiment).planned:
         question, asked, staged = stages.staged_plan(question, force=force)
     request = None if asked is None else asked.request
     plays = question.options.confidence is None
@@ -170,18 +170,18 @@ def _by_runs(question: Question, runs: int, *, best: Planned | None = None) -> P
     if options.confidence is None or options.planner not in (None, "exact", "ilp"):
         return None
     spot = any(rentable.behaviours for rentable in problem.rentables)
-    if aim == "trials" or not spot or not stages.follows(choice_of(problem.experiment)):
+    if aim == "trials" or not spot or not stages.follows(read_choice(problem.experiment)):
         return None
     best = best or _on_demand(question, runs)
     allowance = question.allowance
-    request = stages.request_for(problem, allowance, aim)
+    request = stages.build_request(problem, allowance, aim)
     front = [p for p in stages.EXACT.front(request, _CANDIDATES) if allowance.admit(p.estimate)]
     for staged in sorted(front, key=lambda plan: measures(plan, aim)):
         if best is not None and measures(staged, aim) >= measures(best.plan, aim):
             break  # outages only make a plan more expensive and slower than its means
         if best is not None and best.problem is problem and _alike(staged, best.plan.followed):
             break  # its runs were played already; later plans cost more on average
-        surest = _judged(question, staged, runs)
+        surest = _judge(question, staged, runs)
         if surest is None:
             continue
         if best is None or measures(surest.plan, aim) < measures(best.plan, aim):
@@ -195,7 +195,7 @@ def _alike(plan: Plan, other: Plan | None) -> bool:
     return other is not None and (plan.choices, plan.wished) == (other.choices, other.wished)
 
 
-def _judged(question: Question, staged: Plan, runs: int) -> Planned | None:
+def _judge(question: Question, staged: Plan, runs: int) -> Planned | None:
     """Return a plan of stages if its simulated runs are safe enough; None if they aren't.
 
     If they aren't, it is tried again with only the plan's own offers: a run that may move to more
@@ -210,7 +210,7 @@ def _judged(question: Question, staged: Plan, runs: int) -> Planned | None:
     if len(own) < len(rentables):
         tries.append((question.on(own), (remark,)))
     for within, remarks in tries:
-        request = stages.request_for(within.problem, within.allowance, options.aim)
+        request = stages.build_request(within.problem, within.allowance, options.aim)
         looks = partial(run_plan, within, request, staged)
         glance = looks(runs=_GLANCE).forecast.within
         if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
@@ -228,7 +228,7 @@ def _on_demand(question: Question, runs: int) -> Planned | None:
     if not steady:
         return None
     try:
-        planned = _searched(question.on(steady), runs)
+        planned = _search(question.on(steady), runs)
     except InfeasibleError:
         return None
     return planned if _sure_enough(planned.plan, question.options) else None
@@ -321,7 +321,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     steady = _steady(planned)
     if plan.forecast.source != "pools" or not steady or asked is None:
         return planned
-    sure = _kept(plan) >= (options.confidence or stages.LIKELY)
+    sure = _success_share(plan) >= (options.confidence or stages.LIKELY)
     if asked.aim != "cost" and sure:
         return planned
     least = _BY_LUCK * _least_dollars(asked.request, steady)
@@ -336,7 +336,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     if sure and plan.estimate.dollars < (1 - NOISE) * other.estimate.dollars:
         return planned
     if not sure:
-        why = f"all of the work fits into the limits in {percent(_kept(plan))} of the runs"
+        why = f"all of the work fits into the limits in {percent(_success_share(plan))} of the runs"
     else:
         costs, instead = (format_dollars(it.estimate.dollars) for it in (plan, other))
         why = f"{costs} would be expected, and {instead} on demand"
@@ -353,10 +353,10 @@ def _least_dollars(request: PlanRequest, rentables: tuple[Rentable, ...]) -> flo
 
 def _sure_enough(plan: RunPlan, options: PlanOptions) -> bool:
     """Whether the forecast keeps the limits as often as requested; True without a confidence."""
-    return _kept(plan) >= (options.confidence or 0.0)
+    return _success_share(plan) >= (options.confidence or 0.0)
 
 
-def _kept(plan: RunPlan) -> float:
+def _success_share(plan: RunPlan) -> float:
     """Return the share of runs that do all their work within the limits."""
     return 1.0 if plan.forecast.within is None else plan.forecast.within
 
@@ -409,7 +409,7 @@ def run_plan(
     """
     problem = question.problem
     experiment = problem.experiment
-    choice = choice_of(experiment)
+    choice = read_choice(experiment)
     offers = tuple(rentable.offer for rentable in problem.rentables)
     by_stages = staged is not None and stages.follows(choice)
     cores = shared_cores(problem)
@@ -433,7 +433,7 @@ def run_plan(
         fleet=fleet,
         max_instances=problem.max_instances,
         forecast=forecast,
-        charges=charges_of(experiment),
+        charges=read_charges(experiment),
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         staged=staged,
         rules=str(experiment.strategy.rules),
@@ -486,7 +486,7 @@ def _of_fewer_trials(plan: Plan, played: PlayedRuns) -> Forecast:
         few //= 2
     experiment = problem.experiment.model_copy(update={"trials": few})
     fewer = replace(problem, experiment=experiment, rentables=played.likely)
-    staged = stages.EXACT.plan(stages.request_for(fewer, Allowance()))
+    staged = stages.EXACT.plan(stages.build_request(fewer, Allowance()))
     longer = plan.estimate.seconds / staged.estimate.seconds
     dearer = plan.estimate.dollars / staged.estimate.dollars
     limits = question.limits
@@ -500,11 +500,11 @@ def _of_fewer_trials(plan: Plan, played: PlayedRuns) -> Forecast:
     small = replace(played, question=scaled, staged=staged).forecast()
     return replace(
         small,
-        seconds=small.seconds.scaled(longer),
-        dollars=small.dollars.scaled(dearer),
-        trials=small.trials.scaled(plan.stages[0].stage.trials / staged.stages[0].stage.trials),
-        gpu_hours=small.gpu_hours.scaled(plan.gpu_seconds / staged.gpu_seconds),
-        instances=small.instances.scaled(plan.peak_instances / staged.peak_instances),
+        seconds=small.seconds.scale(longer),
+        dollars=small.dollars.scale(dearer),
+        trials=small.trials.scale(plan.stages[0].stage.trials / staged.stages[0].stage.trials),
+        gpu_hours=small.gpu_hours.scale(plan.gpu_seconds / staged.gpu_seconds),
+        instances=small.instances.scale(plan.peak_instances / staged.peak_instances),
     )
 
 
@@ -527,7 +527,7 @@ def _most_expensive(problem: Problem, instances: int) -> tuple[Machines, ...]:
 def _too_rarely(planned: Planned) -> str:
     forecast = planned.plan.forecast
     confidence = planned.options.confidence
-    runs = counted(forecast.samples, "simulated run")
+    runs = count_noun(forecast.samples, "simulated run")
     return (
         f"the best plan does all of its work within {_limits_text(planned)} in "
         f"{percent(forecast.within or 0.0)} of {runs}, and --confidence asks for "

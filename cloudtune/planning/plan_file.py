@@ -11,25 +11,25 @@ from cloudtune.experiment import Experiment
 from cloudtune.model.catalog import Catalog, Market
 from cloudtune.model.plans import Plan, RunPlan
 from cloudtune.planning.make import Planned
-from cloudtune.planning.problem import catalog_of
+from cloudtune.planning.problem import load_catalog
 from cloudtune.planning.stages import work
 from cloudtune.policy.registry import SEARCHES, explores
 from cloudtune.private_files import for_others
 from cloudtune.profiles import store
 from cloudtune.runs import home
-from cloudtune.runs.identity import identity_of
-from cloudtune.runs.job import Job, choice_of, trials
+from cloudtune.runs.identity import identify
+from cloudtune.runs.job import Job, read_choice, trials
 
 # The version of the format; a file of another version is refused.
 VERSION = 3
 
 
-def job_of(planned: Planned, began: float, *, paced: bool) -> Job:
+def make_job(planned: Planned, began: float, *, paced: bool) -> Job:
     """Return the job that carries out a plan."""
     wanted = planned.problem.experiment
     catalog = planned.problem.catalog
     with home.with_module(wanted):
-        identity = identity_of(wanted)
+        identity = identify(wanted)
         script_hash = store.script_hash(wanted.train_file) if wanted.train_file.exists() else ""
     return Job(
         run="",
@@ -52,7 +52,7 @@ def save_plan(path: Path, planned: Planned) -> None:
     Raises:
         UsageError: it can't be written there.
     """
-    data = plan_bytes(job_of(planned, 0.0, paced=False))
+    data = plan_bytes(make_job(planned, 0.0, paced=False))
     try:
         with for_others():
             path.write_bytes(data)
@@ -97,9 +97,7 @@ def load_plan(path: Path) -> Job | None:
         home.put_back(job.experiment.train_file)
     job.experiment.check_train()
     script = job.experiment.train_file
-    changed = (
-        [] if job.identity is None else list(job.identity.changes(identity_of(job.experiment)))
-    )
+    changed = [] if job.identity is None else list(job.identity.changes(identify(job.experiment)))
     if changed or planned - {store.script_hash(script)}:
         what = f" ({'; '.join(changed)})" if changed else ""
         raise UsageError(f"{path}: {script} has changed since this was planned{what}; plan again")
@@ -109,7 +107,7 @@ def load_plan(path: Path) -> Job | None:
 def _damage(job: Job) -> str:
     """Return why a plan can't be carried out; "" if it can."""
     plan = job.plan
-    choice = choice_of(job.experiment)
+    choice = read_choice(job.experiment)
     if (plan.strategy, plan.allocator, plan.fleet_rule) != astuple(choice):
         return "its strategy, allocator and fleet aren't those of its experiment"
     if choice.planned != (plan.staged is not None):
@@ -149,8 +147,8 @@ def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:
         UsageError: some prices have moved, or are no longer offered; the message names them.
     """
     markets: tuple[Market, ...] = tuple(dict.fromkeys(o.market for o in job.plan.offers))
-    today = catalog_of(job.experiment, markets)
-    moved = list(_moved(job.plan, today, tolerance))
+    today = load_catalog(job.experiment, markets)
+    moved = list(_price_changes(job.plan, today, tolerance))
     if moved:
         raise UsageError(
             f"{path}: prices have moved by more than {tolerance:.0%} since this was planned: "
@@ -158,7 +156,7 @@ def refuse_moved_prices(path: Path, job: Job, tolerance: float) -> None:
         )
 
 
-def _moved(plan: RunPlan, today: Catalog, tolerance: float) -> Iterator[str]:
+def _price_changes(plan: RunPlan, today: Catalog, tolerance: float) -> Iterator[str]:
     for offer in plan.offers:
         name = f"{offer.instance_type.name} {offer.market}"
         zone = offer.zone or None

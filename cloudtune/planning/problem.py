@@ -9,7 +9,7 @@ from functools import partial
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.spot_prior import spot_prior
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.catalog import CPU, Catalog, InstanceType, Market, Offer, SpotBehaviour
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.providers import PROVIDERS
@@ -29,10 +29,10 @@ from cloudtune.planning.stages import Problem
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.profiles import store
 from cloudtune.profiles.observed_timings import RunTimes, with_earlier_runs
-from cloudtune.profiles.priors import believed
+from cloudtune.profiles.priors import add_spreads
 from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.identity import identity_of
+from cloudtune.runs.identity import identify
 
 # More instances of an offer than any fleet has.
 _NO_BOUND = 10_000
@@ -44,21 +44,21 @@ _COPY = Measurement(8.0, 3.0)
 _NAMED = 3
 
 
-def markets_of(experiment: Experiment) -> tuple[Market, ...]:
+def select_markets(experiment: Experiment) -> tuple[Market, ...]:
     """Return the markets that an experiment may rent on."""
     market = experiment.cloud.market
     return ("on-demand", "spot") if market == "any" else (market,)
 
 
-def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
+def load_catalog(experiment: Experiment, markets: tuple[Market, ...] | None = None) -> Catalog:
     """Return the provider's prices for an experiment, including its charges.
 
     Raises:
         UsageError: a budget could not be kept, because the region's prices are unknown.
     """
     cloud = experiment.cloud
-    provider = provider_named(cloud.provider)
-    catalog = provider.catalog(cloud, markets or markets_of(experiment), home.home())
+    provider = find_provider(cloud.provider)
+    catalog = provider.catalog(cloud, markets or select_markets(experiment), home.home())
     added = experiment.charges.per_instance_hour or 0.0
     billing = cloud.billing
     in_gpu_hours = cloud.counts_gpu_hours and not experiment.charges.any
@@ -67,7 +67,7 @@ def catalog_of(experiment: Experiment, markets: tuple[Market, ...] | None = None
         for offer in catalog.offers
     )
     if billing.unit is not None:
-        offers = tuple(offer.billed(billing.unit, billing.minimum) for offer in offers)
+        offers = tuple(offer.with_billing(billing.unit, billing.minimum) for offer in offers)
     return replace(catalog, offers=offers)
 
 
@@ -87,20 +87,20 @@ def stored_profiles(
         instance_types(experiment),
         store=home.home() / "profiles",
         beside=experiment.directory,
-        identity=identity_of(experiment),
+        identity=identify(experiment),
         note=note,
     )
-    if given is not None or provider_named(experiment.cloud.provider).paced:
+    if given is not None or find_provider(experiment.cloud.provider).paced:
         return profiles
     return [profile for profile in profiles if profile.provenance.origin != EMULATED]
 
 
 def instance_types(experiment: Experiment) -> list[InstanceType]:
     """Return the instance types that an experiment names, patterns resolved."""
-    return provider_named(experiment.cloud.provider).instance_types(experiment.cloud)
+    return find_provider(experiment.cloud.provider).instance_types(experiment.cloud)
 
 
-def problem_of(
+def build_problem(
     experiment: Experiment,
     profiles: Sequence[ScalingProfile],
     markets: tuple[Market, ...] | None = None,
@@ -111,8 +111,8 @@ def problem_of(
     memory for the trials are left out. Spreads that few measurements can't show are assumed. The
     profiles include what earlier runs of the script saw.
     """
-    catalog = catalog_of(experiment, markets)
-    markets = markets or markets_of(experiment)
+    catalog = load_catalog(experiment, markets)
+    markets = markets or select_markets(experiment)
     settings = experiment.cloud
     named = catalog.matching(settings.instances, markets, settings.zones)
     offers = shared_offers(experiment, named)
@@ -134,9 +134,9 @@ def problem_of(
         catalog,
         usable,
         tuple(dict.fromkeys([*notes, *absent, *left_out(present, usable)])),
-        provider_named(settings.provider).occupancy(settings),
+        find_provider(settings.provider).occupancy(settings),
         tuple(filter(None, chosen_from)),
-        _unsaved(experiment),
+        _no_model_note(experiment),
     )
 
 
@@ -147,8 +147,8 @@ def _rentables(
     markets: Sequence[Market],
 ) -> tuple[list[Rentable], list[str]]:
     """Return the offers on which the script's speed is known or derived, and notes on them."""
-    provider = provider_named(experiment.cloud.provider)
-    runs, time_notes = history.times_of(experiment)
+    provider = find_provider(experiment.cloud.provider)
+    runs, time_notes = history.load_times(experiment)
     types = provider.known_types()
     waits = provider.waits(experiment)
     timed = partial(
@@ -174,22 +174,22 @@ def _rentables(
         sources += seen.values()
         by_type |= dict.fromkeys(seen)
     rentables: list[Rentable] = []
-    notes = [*time_notes, *fetched, *_about_experiment(experiment), *_unproved(profiles)]
+    notes = [*time_notes, *fetched, *_about_experiment(experiment), *_imports_note(profiles)]
     for offer in offers:
         machine = offer.instance_type
         if machine.gpu == CPU:
             notes.append(f"{machine.name} has no GPU: what is called one here is a slot of its CPU")
         if machine.name not in by_type:
-            by_type[machine.name] = _derived(machine, sources, types)
+            by_type[machine.name] = _derive_profile(machine, sources, types)
         here = timed(by_type[machine.name], machine=machine.name, market=offer.market)
         if here is None:
             continue
         profile, note = _with_room(here, machine, runs)
         notes += [*note, *_strategies(profile)]
-        profile, note = _allowed(profile, experiment)
+        profile, note = _restrict_widths(profile, experiment)
         notes += note
         if profile.widths:
-            profile = believed(profile, experiment.cloud.provider)
+            profile = add_spreads(profile, experiment.cloud.provider)
             profile, note = _with_wait(profile, machine, waits.get(machine.name, 0.0))
             notes += note
             rentables.append(_on_spot(Rentable(offer, profile, _NO_BOUND), experiment))
@@ -210,7 +210,7 @@ def _with_capacity(
     """Return rentables of which no more may be rented than there are, and notes on the others."""
     names = tuple(rentable.offer.instance_type.name for rentable in rentables)
     settings = experiment.cloud.model_copy(update={"instances": names})
-    capacity = provider_named(settings.provider).capacity(settings)
+    capacity = find_provider(settings.provider).capacity(settings)
     present = []
     notes = []
     for rentable in rentables:
@@ -253,7 +253,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {more} more types" if more > 0 else "")
 
 
-def _unproved(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
+def _imports_note(profiles: Sequence[ScalingProfile]) -> Iterator[str]:
     """Yield a line if any profile only records the script's own file, not its imports."""
     old = [
         profile.instance_type
@@ -324,7 +324,7 @@ def _strategies(profile: ScalingProfile) -> Iterator[str]:
         yield f"{profile.instance_type}: trials on {texts}"
 
 
-def _allowed(
+def _restrict_widths(
     profile: ScalingProfile, experiment: Experiment
 ) -> tuple[ScalingProfile, Sequence[str]]:
     """Return a profile with the widths that the experiment allows, and a note if there are none."""
@@ -370,7 +370,7 @@ def _with_wait(
     return replace(profile, launch=Measurement(wait, profile.launch.sd)), (note,)
 
 
-def _derived(
+def _derive_profile(
     machine: InstanceType,
     profiles: Sequence[ScalingProfile | None],
     types: Mapping[str, InstanceType],
@@ -399,7 +399,7 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
         )
 
 
-def _unsaved(experiment: Experiment) -> str:
+def _no_model_note(experiment: Experiment) -> str:
     """Return that no model can be kept, and what to do; "" if one may be."""
     if experiment.keeps_models:
         return ""
@@ -418,7 +418,7 @@ def shared_cores(problem: Problem) -> int | None:
     experiment = problem.experiment
     if not experiment.runs_command or any(it.profile.seen for it in problem.rentables):
         return None
-    return provider_named(experiment.cloud.provider).shared_cores()
+    return find_provider(experiment.cloud.provider).shared_cores()
 
 
 def nothing_to_plan(experiment: Experiment, notes: Sequence[str] = ()) -> UsageError:

@@ -20,8 +20,8 @@ from cloudtune.planning.alternatives import (
     Alternative,
     Point,
     alternatives,
-    as_planned,
     for_one_screen,
+    forecast_without_replanning,
     points,
 )
 from cloudtune.planning.make import Planned, worst_bill
@@ -31,7 +31,7 @@ from cloudtune.policy.registry import replans
 from cloudtune.profiles.provenance import Basis, origin_text, seen_text
 from cloudtune.profiles.store import age
 from cloudtune.runs import home
-from cloudtune.runs.job import basis_of, max_trials, named_sampler
+from cloudtune.runs.job import make_basis, max_trials, named_sampler
 
 Others: TypeAlias = Literal["all", "screen", "none"]
 
@@ -157,16 +157,16 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         considered=len(planned.problem.rentables),
         worst_dollars=worst,
         worst_why=why,
-        basis=basis_of(experiment, planned.rentables, today),
+        basis=make_basis(experiment, planned.rentables, today),
         assumptions=tuple(_assumptions(planned)),
-        as_planned=as_planned(planned) if others == "all" else None,
+        as_planned=forecast_without_replanning(planned) if others == "all" else None,
         unsure=tuple(_unsure(planned)),
-        notes=(*planned.problem.notes, *crowded(plan, planned.rentables)),
+        notes=(*planned.problem.notes, *cores_note(plan, planned.rentables)),
         chosen_from=planned.problem.chosen_from,
         chosen="" if experiment.chosen is None else experiment.chosen.why,
         derived=planned.derived,
         remarks=planned.remarks,
-        short_of=_short_of(planned),
+        short_of=_explain_shortage(planned),
         unsaved=planned.problem.unsaved,
     )
 
@@ -190,7 +190,7 @@ def _front(planned: Planned, others: Others) -> tuple[Point, ...]:
     return tuple(points(planned, near=True)) if comparable else ()
 
 
-def _short_of(planned: Planned) -> str:
+def _explain_shortage(planned: Planned) -> str:
     """Return what one full training takes, if the limits don't allow even one."""
     problem = planned.problem
     if planned.plan.staged is not None or fits(problem, planned.allowance):
@@ -257,8 +257,8 @@ def _assumptions(planned: Planned) -> Iterator[str]:
     if not (plan.free or charges.usd_per_launch or charges.usd_per_second or added):
         yield "instances only: this machine, storage and transfer are not in the price (charges)"
     yield from _spot_text(planned)
-    yield from crowded(planned.plan, planned.rentables)
-    if not basis_of(planned.problem.experiment, planned.rentables).own:
+    yield from cores_note(planned.plan, planned.rentables)
+    if not make_basis(planned.problem.experiment, planned.rentables).own:
         yield "speed is derived, not measured: measure it with `cloudtune profile` before a big run"
     if asked is not None and asked.request.mix == 1 and len(asked.request.rentables) > 1:
         yield "one offer at a time in each stage (mixed stages are only planned for small jobs)"
@@ -294,7 +294,7 @@ def _range(values: Sequence[float], form: str) -> str:
     return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
-def crowded(plan: RunPlan, rentables: Sequence[Rentable]) -> Iterator[str]:
+def cores_note(plan: RunPlan, rentables: Sequence[Rentable]) -> Iterator[str]:
     """Yield a line if emulated GPUs need more than this machine's cores."""
     cores = this_machine.cores()
     shares = {rentable.offer: _core_share(rentable.profile) for rentable in rentables}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cloudtune.model.plans import Allowance, Rentable
-from cloudtune.model.text import cost_format, counted, gpus_text
+from cloudtune.model.text import cost_format, count_noun, gpus_text
 from cloudtune.model.trial import Width
 from cloudtune.model.units import format_seconds
 from cloudtune.planning.stages import Problem
@@ -95,7 +95,7 @@ def derived_deadline(problem: Problem, budget: float) -> tuple[float, str]:
     if span == alone:
         why = "as long as the budget pays for one instance"
     elif span == together:
-        why = f"the budget pays for {counted(rentable.most, 'instance')} until then"
+        why = f"the budget pays for {count_noun(rentable.most, 'instance')} until then"
     else:
         why = f"{TRAININGS:g} trainings of one trial to its last epoch"
     seconds = math.ceil((arrival + span) / _MINUTE) * _MINUTE

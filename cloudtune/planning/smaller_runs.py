@@ -132,10 +132,10 @@ class SmallerRun:
     def rentable(self, rentable: Rentable) -> Rentable:
         """Return a rentable as the smaller run may rent it."""
         slices = self._slices(rentable.offer)
-        offer = _slice_of(rentable.offer, slices)
-        profile = rentable.profile.slowed(self.slowdown)
-        start = profile.start.scaled(self.slowdown)
-        resize = profile.resize.scaled(self.slowdown)
+        offer = _cut_offer(rentable.offer, slices)
+        profile = rentable.profile.slow_down(self.slowdown)
+        start = profile.start.scale(self.slowdown)
+        resize = profile.resize.scale(self.slowdown)
         profile = replace(profile, start=start, resize=resize)
         most = self._part(rentable.most * slices)
         return replace(rentable, offer=offer, profile=profile, most=most)
@@ -229,7 +229,7 @@ def _most_parts(best: Rentable, means: Means, training: float) -> int:
     return instances * slices // _SLICES if slices > 1 else instances // _INSTANCES
 
 
-def _slice_of(offer: Offer, slices: int) -> Offer:
+def _cut_offer(offer: Offer, slices: int) -> Offer:
     """Return an offer of one of the smaller machines that an instance is cut into."""
     if slices == 1:
         return offer

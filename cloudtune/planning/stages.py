@@ -23,8 +23,8 @@ from cloudtune.planners.selection import measures
 from cloudtune.policy.base import drain_seconds
 from cloudtune.policy.planned.stages import PLANNERS as QUICK_PLANNERS
 from cloudtune.policy.planned.stages import Planning
-from cloudtune.policy.registry import SEARCHES, STRATEGIES, Choice, explores, is_planned
-from cloudtune.runs.job import MAX_TRIALS, charges_of, context_of, trials
+from cloudtune.policy.registry import SEARCHES, STRATEGIES, Choice, explores, has_stages
+from cloudtune.runs.job import MAX_TRIALS, make_context, read_charges, trials
 
 # What a run takes before its first request: the check of the script, and Ray's head.
 SETUP_SECONDS = 12.0
@@ -175,7 +175,7 @@ class Asked:
     aim: Aim
 
 
-def planner_named(name: str) -> Planner:
+def find_planner(name: str) -> Planner:
     """Return a planner by its name.
 
     Raises:
@@ -192,26 +192,26 @@ def planner_named(name: str) -> Planner:
 
 def follows(choice: Choice) -> bool:
     """Whether a run does just what its stages say, instead of exploring or something else."""
-    stays = is_planned(choice.strategy) and not explores(choice.strategy)
+    stays = has_stages(choice.strategy) and not explores(choice.strategy)
     return stays and choice.allocator == choice.fleet == BY_PLAN
 
 
 def work(experiment: Experiment, trials: int, epochs: int) -> tuple[Stage, ...]:
     """Return the stages of a strategy for `trials` trials, the best trained for `epochs` epochs."""
-    context = context_of(experiment, (), Limits())
+    context = make_context(experiment, (), Limits())
     first = min(context.min_epochs, epochs)
     context = replace(context, min_epochs=first, max_epochs=epochs)
-    return planning_of(experiment).stages(context, trials)
+    return choose_planning(experiment).stages(context, trials)
 
 
-def planning_of(experiment: Experiment) -> Planning:
+def choose_planning(experiment: Experiment) -> Planning:
     """Return how the stages of an experiment's strategy are planned."""
     planning = STRATEGIES[experiment.strategy_name].planning
     assert planning is not None, f"{experiment.strategy_name} has no stages"
     return planning
 
 
-def request_for(problem: Problem, allowance: Allowance, objective: Aim = "cost") -> PlanRequest:
+def build_request(problem: Problem, allowance: Allowance, objective: Aim = "cost") -> PlanRequest:
     """Return what a planner is asked."""
     experiment = problem.experiment
     rentables = problem.rentables
@@ -222,7 +222,7 @@ def request_for(problem: Problem, allowance: Allowance, objective: Aim = "cost")
         rentables=rentables,
         allowance=allowance,
         max_instances=problem.max_instances,
-        charges=charges_of(experiment),
+        charges=read_charges(experiment),
         objective="cost" if objective == "trials" else objective,
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         mix=2 if count * ways**2 <= _MIXED_WAYS else 1,
@@ -240,7 +240,7 @@ def staged_plan(
     Raises:
         InfeasibleError: there are none; carries the fastest, the cheapest and the nearest there is.
     """
-    how = planning_of(question.problem.experiment)
+    how = choose_planning(question.problem.experiment)
     allowance = question.allowance
     in_time = Allowance(allowance.seconds, None)
     try:
@@ -253,7 +253,7 @@ def staged_plan(
     except InfeasibleError as error:
         if error.fastest is None:
             raise
-        request = request_for(question.problem, allowance)
+        request = build_request(question.problem, allowance)
         asked = Asked(request, allowance, question.options.aim)
         return question, asked, error.fastest
 
@@ -265,9 +265,9 @@ def _stages_within(
     problem = question.problem
     options = question.options
     asked = wished if options.confidence is not None else fitting(wished)
-    how = planning_of(problem.experiment)
-    request = request_for(problem, asked, options.aim)
-    planner = planner_named(options.planner or how.planner)
+    how = choose_planning(problem.experiment)
+    request = build_request(problem, asked, options.aim)
+    planner = find_planner(options.planner or how.planner)
     planner = quick_form(planner) if quick else planner
     planner = sure_planner(planner, question)
     try:
@@ -276,10 +276,10 @@ def _stages_within(
             request = replace(request, work=tuple(stage.stage for stage in plan.stages))
         else:
             if options.aim == "trials":
-                problem, request = _explored(problem, request, planner)
+                problem, request = _explore(problem, request, planner)
             plan = planner.plan(request)
     except InfeasibleError as error:
-        raise _explained(error, request, question) from None
+        raise _explain(error, request, question) from None
     aim: Aim = "trials" if how.explores else options.aim
     planned_for = Asked(replace(request, allowance=question.allowance), asked, aim)
     return replace(question, problem=problem), planned_for, plan
@@ -343,7 +343,7 @@ class _Likely:
 
     def plan(self, request: PlanRequest) -> Plan:
         by_means = plan = self.planner.plan(request)
-        if request.allowance.scaled(_EDGE).admit(plan.estimate):
+        if request.allowance.scale(_EDGE).admit(plan.estimate):
             return plan
         whole = replace(request, allowance=beyond(request.allowance))
         allowance = request.allowance
@@ -355,8 +355,8 @@ class _Likely:
             late = late if max(late, dear) > 1 else over
             taken = plan.estimate
             allowance = Allowance(
-                _tightened(allowance.seconds, taken.seconds, late),
-                _tightened(allowance.dollars, taken.dollars, dear),
+                _tighten(allowance.seconds, taken.seconds, late),
+                _tighten(allowance.dollars, taken.dollars, dear),
             )
             try:
                 plan = self.planner.plan(replace(request, allowance=allowance))
@@ -365,7 +365,7 @@ class _Likely:
         return by_means
 
 
-def _tightened(limit: float | None, taken: float, excess: float) -> float | None:
+def _tighten(limit: float | None, taken: float, excess: float) -> float | None:
     """Return a limit for a plan that takes less than one which takes `excess` times too much."""
     if limit is None or excess <= 1:
         return limit
@@ -376,7 +376,7 @@ def sure_planner(planner: Planner, question: Question) -> Planner:
     """Return the planner, or one as sure as was wished by the forecast of the runs."""
     experiment = question.problem.experiment
     options = question.options
-    replans = planning_of(experiment).replans
+    replans = choose_planning(experiment).replans
     if options.confidence is not None:
         return _Sure(planner, options.confidence, experiment.seed, replans)
     # Published forms keep their own plans; as many trials as fit are found by many questions.
@@ -395,7 +395,7 @@ def against_best(best: Plan, request: PlanRequest, plan: Plan) -> Plan:
     return replace(plan, gap=gap, status=best.status if gap == 0 else "heuristic")
 
 
-def _explored(
+def _explore(
     problem: Problem, request: PlanRequest, planner: Planner
 ) -> tuple[Problem, PlanRequest]:
     """Return the problem with as many trials as the limits pay for.
@@ -422,7 +422,7 @@ def _explored(
     return replace(problem, experiment=changed), replace(request, work=stages_found)
 
 
-def _explained(error: InfeasibleError, request: PlanRequest, question: Question) -> InfeasibleError:
+def _explain(error: InfeasibleError, request: PlanRequest, question: Question) -> InfeasibleError:
     """Return the error with what is kept in reserve, and the plan nearest to both limits."""
     share = f" and {MARGIN:.0%} of each limit" if question.options.confidence is None else ""
     cost = cost_format(rentable.offer for rentable in request.rentables)

@@ -39,11 +39,11 @@ class Hysteresis:
         """Record another plan, or another stage of it."""
         self._plans += 1
 
-    def note_asked(self, rented: Rented) -> None:
+    def note_request(self, rented: Rented) -> None:
         """Record a request."""
         self._asked[rented.intent] = self._causes, self._state.failures
 
-    def note_returned(self, rented: Rented) -> None:
+    def note_return(self, rented: Rented) -> None:
         """Record a returned instance; one that was lost may be replaced at once."""
         if not rented.lost:
             until = self._state.now + self._pause(rented.offer)
@@ -59,7 +59,7 @@ class Hysteresis:
         now = self._causes, self._state.failures
         return rented.joined or rented.lost or self._asked.get(rented.intent) != now
 
-    def asks_at(self, offer: Offer) -> float:
+    def next_request(self, offer: Offer) -> float:
         """Return the run second from which an offer may be requested; 0: at once."""
         causes, until = self._returned.get(offer, (self._causes, 0.0))
         return until if causes == self._causes and until > self._state.now else 0.0
@@ -83,7 +83,9 @@ class Returns:
         """Release what wasn't released yet; with `again` all that is alive (at `CLEANUP`)."""
         run = self._run
         alive = run.fleet.alive()
-        commands = [_released(rented, run.now) for rented in alive if again or not rented.released]
+        commands = [
+            _mark_release(rented, run.now) for rented in alive if again or not rented.released
+        ]
         if self.began_at is None:
             self.began_at = run.now
         elif not again:
@@ -92,7 +94,7 @@ class Returns:
         return [*commands, SetTimer(CLEANUP, run.now + run.brakes.cleanup)] if alive else commands
 
 
-def _released(rented: Rented, at: float) -> Command:
+def _mark_release(rented: Rented, at: float) -> Command:
     rented.released = True
     rented.released_at = at
     return Release(rented.intent)
@@ -157,7 +159,7 @@ class FleetKeeper:
         missing = target - state.held
         if self._given_up():
             return commands
-        asked_at = {offer: self._hysteresis.asks_at(offer) for offer in missing}
+        asked_at = {offer: self._hysteresis.next_request(offer) for offer in missing}
         self._asks_at = min([self._asks_at, *filter(None, asked_at.values())])
         askable = Counter(
             {o: n for o, n in missing.items() if not asked_at[o] and self._may_ask(o)}
@@ -185,7 +187,7 @@ class FleetKeeper:
             return None
         if self._given_up():
             # Instances that came and failed are a failure; instances that never came, capacity.
-            failed = all(map(self._failed, target))
+            failed = all(map(self._never_trained, target))
             return EndReason.FAILED if failed else EndReason.NO_CAPACITY
         if self._beyond_limits:
             if any(map(state.refused, target)):
@@ -200,7 +202,7 @@ class FleetKeeper:
         tried = any(backoff.refusals or backoff.round for backoff in state.backoffs.values())
         return tried and not any(rented.launched_at is not None for rented in state.fleet)
 
-    def _failed(self, offer: Offer) -> bool:
+    def _never_trained(self, offer: Offer) -> bool:
         """Whether instances of an offer came, but never took a trial."""
         backoff = self._state.backoff(offer)
         most = self._state.brakes.refusals
@@ -236,15 +238,15 @@ class FleetKeeper:
         final = backoff.for_good or backoff.no_shows >= state.brakes.refusals
         return final or state.limits.deadline is None
 
-    def settled(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether no instance is coming or going, or will be requested again."""
         state = self._state
         paused = [o for o, backoff in state.backoffs.items() if state.now < backoff.relaunch_at]
         if self._asks_at < math.inf:
             return False
-        return not state.fleet.unsettled() and all(map(self._pointless, paused))
+        return not state.fleet.has_pending() and all(map(self._pointless, paused))
 
-    def asks_at(self) -> float:
+    def next_request(self) -> float:
         """Return the run second at which missing instances may be requested; inf: none waits."""
         return self._asks_at
 
@@ -252,7 +254,7 @@ class FleetKeeper:
         """Whether something is due that no event reports: a node, a return, another request."""
         now = self._state.now
         pauses = [backoff.relaunch_at for backoff in self._state.backoffs.values()]
-        return (bool(pauses) and now < max(pauses)) or self._state.fleet.unsettled()
+        return (bool(pauses) and now < max(pauses)) or self._state.fleet.has_pending()
 
     def quiet_until(self) -> float:
         """Return the run second until which none of these (`restless`) is due."""
@@ -280,7 +282,7 @@ class FleetKeeper:
     def _shrink(self, extra: Counter[Offer]) -> Iterable[Command]:
         """Return empty instances: lost ones first, then those at risk, then those booting."""
         state = self._state
-        busy = {piece.instance for piece in state.kept()}
+        busy = {piece.instance for piece in state.reserved_slices()}
         empty = [r for r in state.fleet.alive() if not r.released and r.instance not in busy]
         for rented in sorted(empty, key=lambda r: (not r.at_risk, r.joined)):
             if not rented.surplus and extra[rented.offer] > 0:
@@ -292,8 +294,8 @@ class FleetKeeper:
 
     def _release(self, rented: Rented) -> Command:
         if not rented.released:
-            self._hysteresis.note_returned(rented)
-        return _released(rented, self._state.now)
+            self._hysteresis.note_return(rented)
+        return _mark_release(rented, self._state.now)
 
     # ---- requesting --------------------------------------------------------------------------
 
@@ -323,9 +325,9 @@ class FleetKeeper:
 
     def _launch(self, offer: Offer) -> Command:
         state = self._state
-        zone = state.backoff(offer).zone(state.zones_of(offer))
+        zone = state.backoff(offer).zone(state.candidate_zones(offer))
         rented = state.fleet.request(offer, state.now, zone)
-        self._hysteresis.note_asked(rented)
+        self._hysteresis.note_request(rented)
         self._limits.note_launch()
         return Launch(
             rented.intent, offer.instance_type.name, offer.market, zone, offer.usd_per_hour

@@ -12,7 +12,7 @@ from dataclasses import replace
 from cloudtune.model.plans import Rentable
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.model.trial import Width
-from cloudtune.profiles.packing import packed
+from cloudtune.profiles.packing import pack_shares
 
 HALF: Width = 0.5
 # An epoch of each of two trials on a GPU against one alone, and the spread of its logarithm: 24
@@ -97,11 +97,11 @@ class GpuSharing:
         one = seen.epoch[1.0]
         two = seen.epoch[HALF]
         both = replace(profile, epoch={HALF: two, 1.0: one})
-        chosen, _ = packed(both, rentable.offer.instance_type.gpu_memory_mib)
+        chosen, _ = pack_shares(both, rentable.offer.instance_type.gpu_memory_mib)
         # Relative to a half: what this run has learned of halves holds for narrower shares, too.
         half = profile.epoch[HALF]
         shares = {
-            width: half.scaled(seconds.mean / two.mean)
+            width: half.scale(seconds.mean / two.mean)
             for width, seconds in chosen.epoch.items()
             if width < 1
         }

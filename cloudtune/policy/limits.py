@@ -38,7 +38,7 @@ class LimitKeeper:
     def _ahead(self) -> float:
         return self._state.brakes.ahead(self._state.now)
 
-    def reached(self) -> EndReason | None:
+    def passed_limit(self) -> EndReason | None:
         """Return the limit that ends the run now, while everything can still be returned in it."""
         state = self._state
         limits = state.limits
@@ -50,7 +50,7 @@ class LimitKeeper:
             return EndReason.BUDGET
         return None
 
-    def look_again_at(self) -> float:
+    def next_look(self) -> float:
         """Return the run second of the next look at the limits; inf: never.
 
         Before that, `reached` returns None without computing the bill. So an event is cheap to

@@ -41,7 +41,7 @@ from cloudtune.model.events import (
 from cloudtune.model.fleet import FleetBook
 from cloudtune.model.placement import place, rooms
 from cloudtune.model.plans import Charges, Limits
-from cloudtune.model.text import counted, gpus_text
+from cloudtune.model.text import count_noun, gpus_text
 from cloudtune.model.trial import EndReason, Parallel, Slice, Trial, TrialId, Width
 from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, TrialRules
@@ -56,11 +56,11 @@ from cloudtune.profiles.measurements import (
     MeasureError,
     MeasureWork,
     Phase,
+    allowed_seconds,
+    count_instances,
     crew,
-    instances_for,
-    phases_of,
-    seconds_for,
-    widths_of,
+    plan_phases,
+    widths_to_measure,
 )
 
 # Allowed on top of three times the expected rest: only one start has been timed by then.
@@ -129,8 +129,8 @@ class MeasurePolicy:
         self._allow(self.patience)
         self._max_epochs = math.inf if self.max_epochs is None else max(2, self.max_epochs)
         self._epochs = int(min(self.epochs, max(2, self._max_epochs / 2)))
-        widths = self.widths or widths_of(self.offer.gpus)
-        self._phases = phases_of(widths, self.pack, self.parallel, alone=self.alone)
+        widths = self.widths or widths_to_measure(self.offer.gpus)
+        self._phases = plan_phases(widths, self.pack, self.parallel, alone=self.alone)
         self._phase = self._phases[0]
         self._begun: list[Phase] = []
         self._left_out: list[str] = []
@@ -144,10 +144,10 @@ class MeasurePolicy:
     @property
     def last_epoch(self) -> int:
         """The last epoch that any trial will reach, before anything is measured."""
-        epochs = sum(self._epochs_at(phase.width) for phase in self._phases)
+        epochs = sum(self._phase_epochs(phase.width) for phase in self._phases)
         return int(min(self._max_epochs, epochs))
 
-    def _epochs_at(self, width: Width) -> int:
+    def _phase_epochs(self, width: Width) -> int:
         """Return the epochs of a phase, with one to spare for trials that share GPUs.
 
         During the spare one the first to finish keep training beside the others, which would
@@ -170,7 +170,7 @@ class MeasurePolicy:
         """Whether the script has saved any checkpoint."""
         return bool(self._checkpoints)
 
-    def raise_if_failed(self) -> None:
+    def raise_failure(self) -> None:
         """Raise an error if the measurement is of no use; one that was cut short may be.
 
         Raises:
@@ -230,7 +230,7 @@ class MeasurePolicy:
             case InstanceGone():
                 self._note_gone(event)
             case LaunchFailed():
-                self._note_refused(event)
+                self._note_refusal(event)
             case EpochDone():
                 self._note_epoch(event)
             case TrialStarted():
@@ -240,11 +240,11 @@ class MeasurePolicy:
             case RunResumed() | RunContinued():
                 pass
             case TrialStopped():
-                self._note_stopped(event)
+                self._note_stop(event)
             case TrialFailed():
-                self._note_failed(event)
+                self._note_failure(event)
             case TrialLost(at, session, reason):
-                self._note_failed(TrialFailed(at, session, f"a worker was lost: {reason}", ""))
+                self._note_failure(TrialFailed(at, session, f"a worker was lost: {reason}", ""))
             case TimerFired():
                 return self._note_timer(event)
             case Interrupted():
@@ -256,8 +256,8 @@ class MeasurePolicy:
     def _begin(self, at: float) -> Iterable[Command]:
         offer = self.offer
         widest = max(phase.width for phase in self._phases)
-        wanted = [offer] * instances_for(widest, offer.gpus)
-        self._run_out(self._limits.reached())
+        wanted = [offer] * count_instances(widest, offer.gpus)
+        self._run_out(self._limits.passed_limit())
         if len(self._limits.affordable(wanted)) < len(wanted):
             self._run_out(EndReason.BUDGET)
         if self.ending is not None:
@@ -281,7 +281,7 @@ class MeasurePolicy:
         else:
             self.figures.release.append(max(0.0, event.gone_at - self._returns.began_at))
 
-    def _note_refused(self, event: LaunchFailed) -> None:
+    def _note_refusal(self, event: LaunchFailed) -> None:
         """Drop the widths that needed the refused instance; fail if it was the only one."""
         self.fleet[event.intent].gone_at = event.at
         why = f"{event.code}: {event.message}"
@@ -303,7 +303,7 @@ class MeasurePolicy:
         if is_first:
             self._size(session, event)
 
-    def _note_stopped(self, event: TrialStopped) -> None:
+    def _note_stop(self, event: TrialStopped) -> None:
         """Record that a session is over; one whose script ended early may have shown enough."""
         session = self._sessions[event.session]
         session.live = False
@@ -312,10 +312,10 @@ class MeasurePolicy:
         if session.trained >= 2:
             session.count(self.figures)
         else:
-            error = f"its script ended after {counted(session.trained, 'epoch')}"
+            error = f"its script ended after {count_noun(session.trained, 'epoch')}"
             self.failed.append(Failed(session.trial, session.phase, error))
 
-    def _note_failed(self, event: TrialFailed) -> None:
+    def _note_failure(self, event: TrialFailed) -> None:
         """Record a configuration that failed; one being stopped was measured already."""
         session = self._sessions[event.session]
         session.live = False
@@ -323,7 +323,7 @@ class MeasurePolicy:
             return
         trial = session.trial
         if event.unsynced:
-            self._note_unsynced(trial, event)
+            self._note_missing_sync(trial, event)
         elif session.phase.width < 1:
             crowded = "a trial ran out of memory"
             failed = f"{trial.id} failed: {event.error}"
@@ -332,7 +332,7 @@ class MeasurePolicy:
             why = (event.error, event.traceback, event.out_of_memory)
             self.failed.append(Failed(trial, session.phase, *why))
 
-    def _note_unsynced(self, trial: Trial, event: TrialFailed) -> None:
+    def _note_missing_sync(self, trial: Trial, event: TrialFailed) -> None:
         """Measure only single GPUs from now on, or end the measurement if sync is required."""
         if self.rules.sync_required or not self.figures.epoch:
             self._fail(unsynced_text(event), "")
@@ -353,10 +353,10 @@ class MeasurePolicy:
         """End while everything can be returned within the limits; end stalled trials at once."""
         if event.name == CLEANUP:
             return self._returns.give_back(again=True)
-        self._run_out(self._limits.reached())
-        return [*self._end_stalled(), SetTimer("tick", self.now + self.brakes.tick)]
+        self._run_out(self._limits.passed_limit())
+        return [*self._end_stalls(), SetTimer("tick", self.now + self.brakes.tick)]
 
-    def _end_stalled(self) -> Iterable[Command]:
+    def _end_stalls(self) -> Iterable[Command]:
         """Yield what ends the trials that have reported nothing for too long."""
         first_epochs = [s.first_seconds for s in self._sessions.values() if s.trained]
         if not first_epochs or self.ending is not None:
@@ -421,7 +421,7 @@ class MeasurePolicy:
     def _advance(self) -> Iterable[Command]:
         if self.ending is not None:
             return self._wind_down()
-        if self.fleet.unsettled():
+        if self.fleet.has_pending():
             return []
         live = self._live
         if self._narrow and self._phase.width > 1:
@@ -481,7 +481,7 @@ class MeasurePolicy:
 
     def _why_not(self, width: Width) -> str:
         """Return why a width isn't measured, by what earlier ones showed; "" if it is."""
-        if seconds_for(width, self._epochs, self._sessions.values()) > self._seconds_left:
+        if allowed_seconds(width, self._epochs, self._sessions.values()) > self._seconds_left:
             return "the limits leave no time for it"
         if width >= 1:
             return ""
@@ -516,7 +516,7 @@ class MeasurePolicy:
     def _start(self, trial: Trial, placement: tuple[Slice, ...]) -> Command:
         phase = self._phase
         start, checkpoint = self._checkpoints.get(trial.id, (0, None))
-        epochs = self._epochs_at(phase.width)
+        epochs = self._phase_epochs(phase.width)
         is_past = start + epochs > self._max_epochs
         if is_past:
             start = 0
@@ -548,7 +548,7 @@ class MeasurePolicy:
             session.stopping = True
         return [StopTrial(session.command.session) for session in ending]
 
-    def _keep_unfinished(self) -> None:
+    def _count_unfinished_sessions(self) -> None:
         """Count unfinished sessions: a single epoch, or a trial alone, if there is nothing else."""
         here = [] if self._phase.width < 1 or self._counted else self._here
         for least in (min(2, self._epochs), 1):
@@ -567,7 +567,7 @@ class MeasurePolicy:
 
     def _wind_down(self) -> Iterable[Command]:
         if self.cut_short and self._returns.began_at is None:
-            self._keep_unfinished()
+            self._count_unfinished_sessions()
         commands = [*self._stop_all(), *self._returns.give_back()]
         if self._returns.over:
             assert self.ending is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.errors import UsageError, nearest, quote
 from cloudtune.model import menu
 from cloudtune.model.plans import BY_PLAN, Charges, Plan
 from cloudtune.model.trial import Trial
@@ -236,10 +236,10 @@ class Choice:
 
 def planned_names() -> list[str]:
     """Return the strategies whose stages are planned."""
-    return [name for name in STRATEGIES if is_planned(name)]
+    return [name for name in STRATEGIES if has_stages(name)]
 
 
-def is_planned(strategy: str) -> bool:
+def has_stages(strategy: str) -> bool:
     """Whether a strategy has stages that are planned."""
     return STRATEGIES[strategy].planning is not None
 
@@ -261,7 +261,7 @@ def replans(strategy: str) -> bool:
     return planning is not None and planning.replans
 
 
-def named(kind: str, name: str, names: Collection[str]) -> str:
+def check_name(kind: str, name: str, names: Collection[str]) -> str:
     """Return the name if it is one of `names`.
 
     Raises:
@@ -272,12 +272,12 @@ def named(kind: str, name: str, names: Collection[str]) -> str:
     names_shown = {"strategy": menu.STRATEGIES, "allocator": menu.ALLOCATORS}.get(kind)
     others = " (docs/papers.md lists the published variants)" if names_shown else ""
     raise UsageError(
-        f"unknown {kind} {shown(name)}; choose one of {', '.join(names_shown or names)}{others}."
+        f"unknown {kind} {quote(name)}; choose one of {', '.join(names_shown or names)}{others}."
         f"{nearest(name, names)}"
     )
 
 
-def sampler_for(strategy: str, asked: str = "") -> tuple[str, float]:
+def choose_sampler(strategy: str, asked: str = "") -> tuple[str, float]:
     """Return the sampler of a strategy, and the share of its asks that is random.
 
     By default BOHB gets "tpe", since it needs a model, the search gets "adaptive", and any other
@@ -309,7 +309,7 @@ def fleet_rule(context: BuildContext, choice: Choice) -> FleetRule:
     """
     name = choice.fleet
     kind, _, size = name.partition(":")
-    named("fleet", kind, FLEETS)
+    check_name("fleet", kind, FLEETS)
     means = means_within(
         context.limits,
         context.max_instances,
@@ -321,7 +321,7 @@ def fleet_rule(context: BuildContext, choice: Choice) -> FleetRule:
         spending = EvenSpending(offers, context.one_gpu)
         return _back_to_spot(offers, SpendingFleet(spending, kind, **FLEETS[kind]))
     if not (size.isdecimal() and int(size) > 0):
-        raise UsageError(f"fleet {shown(name)}: write a whole number of instances, as in {kind}:4")
+        raise UsageError(f"fleet {quote(name)}: write a whole number of instances, as in {kind}:4")
     count = min(int(size), context.max_instances)
     first, *standins = offers.in_order
     if kind == "constant":
@@ -343,7 +343,7 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
     Raises:
         UsageError: a name is unknown, or goes with another strategy only.
     """
-    named("strategy", strategy, STRATEGIES)
+    check_name("strategy", strategy, STRATEGIES)
     entry = STRATEGIES[strategy]
     suited = (entry.allocator, entry.fleet)
     if BY_PLAN in suited and fleet not in {"", BY_PLAN}:
@@ -356,7 +356,7 @@ def chosen(strategy: str, allocator: str = "", fleet: str = "") -> Choice:
         ("fleet", fleet.partition(":")[0], FLEETS),
     ):
         if name not in {BY_PLAN, SEER}:
-            named(kind, name, names)
+            check_name(kind, name, names)
         elif name == BY_PLAN and entry.planning is None:
             raise UsageError(
                 f"{kind} {BY_PLAN}: {strategy} decides as results come in, so there are no stages "

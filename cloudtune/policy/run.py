@@ -303,7 +303,7 @@ class RunPolicy:
     def _decide(self, noted: Noted) -> list[Command]:
         """Return what the strategy, the allocator and the fleet rule want now."""
         # Limits come before the strategy: there may be no money left for what it would start.
-        self._end(self._limits.reached())
+        self._end(self._limits.passed_limit())
         commands: list[Command] = []
         if self.ending is not None and noted.reported is not None:
             self._unheard[noted.reported.id] = None
@@ -339,7 +339,7 @@ class RunPolicy:
             return []
         decision = self.strategy.on_result(self.state, trial)
         if not isinstance(decision, Go):
-            stop = self._sessions.judged(trial, decision)
+            stop = self._sessions.carry_out(trial, decision)
             self._changed |= stop is None
             return [] if stop is None else [stop]
         if max(decision.until, self.state.until(trial.id)) <= trial.epoch:
@@ -358,7 +358,7 @@ class RunPolicy:
         self._fleet.begin_round()  # first, so that nothing starts on an instance about to go
         commands = sessions.start_again()  # interrupted trials come before new ones
         min_width = self.allocator.min_width(state)
-        tasks = self._wanted(sessions.room(self.fleet_rule.max_gpus(state), min_width))
+        tasks = self._next_tasks(sessions.room(self.fleet_rule.max_gpus(state), min_width))
         going_on = [task for task in tasks if self._goes_on(task)] if state.live.at_rung else []
         for task in going_on:  # record all before any starts: an allocator sees them as one group
             state.granted[task.trial.id] = task.until
@@ -373,11 +373,11 @@ class RunPolicy:
         )  # last: only tasks that got no GPUs call for more
         commands += sessions.run_risks(tasks)  # after `fit`, which says which GPUs are coming
         self._end(self._fleet.hopeless())
-        if self.ending is None and not state.live and self._fleet.settled():
+        if self.ending is None and not state.live and self._fleet.is_quiet():
             commands += self._unstick(tasks)
         return commands
 
-    def _wanted(self, room: int) -> list[Task]:
+    def _next_tasks(self, room: int) -> list[Task]:
         """Return the tasks that the strategy wants to begin, up to `room`."""
         groups = self.strategy.requests(self.state, room) if room > 0 else ()
         ordered = (self.allocator.in_order(self.state, group.tasks) for group in groups)
@@ -533,9 +533,9 @@ class RunPolicy:
 
     def _set_timers(self) -> list[Command]:
         """Wake up when a limit comes near, when the strategy asks for it, or for housekeeping."""
-        timers = self._timer("brake", self._limits.look_again_at())
+        timers = self._timer("brake", self._limits.next_look())
         wake = self.strategy.wake_at(self.state)
-        asks = self._fleet.asks_at()
+        asks = self._fleet.next_request()
         wake = asks if wake is None or wake <= self.now else min(wake, asks)
         timers += self._timer("wake", wake)
         if self._heartbeat or self._fleet.restless():

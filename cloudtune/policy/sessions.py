@@ -60,7 +60,7 @@ class SessionKeeper:
         granted = self._state.granted
         before = granted[trial.id]
         granted[trial.id] = until = max(decision.until, before)
-        moved = self._resized(trial)
+        moved = self._resize(trial)
         if moved is not None:
             return [moved]
         self._state.live.become(trial, "training")
@@ -68,7 +68,7 @@ class SessionKeeper:
 
     def let_on(self, trial: TrialProgress) -> Command:
         """Let a trial that waits at its rung continue where it is, or move to its new width."""
-        moved = self._resized(trial)
+        moved = self._resize(trial)
         if moved is not None:
             return moved
         self._state.live.become(trial, "training")
@@ -93,14 +93,14 @@ class SessionKeeper:
                 trial.status = _AFTER[verdict]
         return commands
 
-    def judged(self, trial: TrialProgress, verdict: Verdict) -> Command | None:
+    def carry_out(self, trial: TrialProgress, verdict: Verdict) -> Command | None:
         """Carry out a verdict on a trial that has reported; None if it waits on its GPUs."""
         if verdict is Verdict.HOLD and trial.epoch >= self._state.granted[trial.id]:
             return None
         # It must pause before its grant is used up; its workers would otherwise train on.
         return self.stop(trial, _AFTER[verdict])
 
-    def _resized(self, trial: TrialProgress) -> Command | None:
+    def _resize(self, trial: TrialProgress) -> Command | None:
         """Begin to move a trial to the width that it should have, if there is room now.
 
         A trial whose instance is about to go moves at its present width. A trial whose last epoch
@@ -261,7 +261,7 @@ class SessionKeeper:
         """Return the GPUs of instances yet to join, and of sessions stopping on safe instances."""
         state = self._state
         coming: dict[Offer, Width] = {}
-        for rented in state.fleet.wanted():
+        for rented in state.fleet.staying():
             if not rented.joined:
                 coming[rented.offer] = coming.get(rented.offer, 0.0) + rented.offer.gpus
         for trial in state.live if state.live.stopping else ():
@@ -331,9 +331,9 @@ class SessionKeeper:
         """Return the allocator's shapes for each task, in widths that its trial can use."""
         state = self._state
         shapes = self.allocator.shapes(state, tasks)
-        return self._refitted(tasks, shapes) if state.refits else shapes
+        return self._refit(tasks, shapes) if state.refits else shapes
 
-    def _refitted(
+    def _refit(
         self, tasks: Sequence[Task], offered: Iterator[Sequence[Shape]]
     ) -> Iterator[Sequence[Shape]]:
         """Yield shapes at widths where no trial has failed; one per offer where any would do."""

@@ -55,7 +55,7 @@ class _Average:
         self.value += max(WEIGHT, 1 / self.count) * (ratio - self.value)
 
 
-def _believed(own: float, trust: float, mean: float) -> float:
+def _shrink(own: float, trust: float, mean: float) -> float:
     """Return a trial's estimated pace: between its own and the `mean` of all trials."""
     return mean + (own - mean) * trust
 
@@ -89,7 +89,7 @@ class _Slowest:
 
     def pace(self, mean: float) -> float:
         """Return the slowest pace, given the mean of all trials; 1 if there are none."""
-        paces = [_believed(owns[-1], trust, mean) for trust, owns in self._by_trust.items()]
+        paces = [_shrink(owns[-1], trust, mean) for trust, owns in self._by_trust.items()]
         return max([*paces, mean] if self.unseen else paces, default=1.0)
 
 
@@ -166,7 +166,7 @@ class SpeedEstimates:
         The trial's own epochs say how fast it is; without any (or for None), those of all trials.
         """
         pace = self._paces[trial].value if trial in self._paces else self._all.value
-        factor = self._curve_at(rentable.profile, width) if self._factors else 1.0
+        factor = self._width_factor(rentable.profile, width) if self._factors else 1.0
         return rentable.epoch_seconds(width) * factor * pace
 
     def pace(self, trials: Sequence[TrialId]) -> float:
@@ -183,7 +183,7 @@ class SpeedEstimates:
     def _pace(self, trial: TrialId) -> float:
         if trial not in self._paces:
             return self._all.value
-        return _believed(self._paces[trial].value, self._trust(trial), self._all.value)
+        return _shrink(self._paces[trial].value, self._trust(trial), self._all.value)
 
     def _trust(self, trial: TrialId) -> float:
         count = self._paces[trial].count
@@ -198,33 +198,33 @@ class SpeedEstimates:
             for trial in self._slowest.unseen & self._paces.keys():
                 self._slowest.note(trial, self._paces[trial].value, self._trust(trial))
         pace = self._slowest.pace(self._all.value)
-        return profile.epoch[width].mean * (pace * self._curve_at(profile, width))
+        return profile.epoch[width].mean * (pace * self._width_factor(profile, width))
 
     def corrected(self, rentable: Rentable, trials: Sequence[TrialId]) -> Rentable:
         """Return a rentable with the expected epochs of these trials."""
         profile = rentable.profile
         pace = self.pace(trials)
         epoch = {
-            width: epoch.scaled(pace * self._curve_at(profile, width))
+            width: epoch.scale(pace * self._width_factor(profile, width))
             for width, epoch in profile.epoch.items()
         }
         return replace(rentable, profile=replace(profile, epoch=epoch))
 
     # ---- speed by width ----------------------------------------------------------------------
 
-    def _curve_at(self, profile: ScalingProfile, width: Width) -> float:
+    def _width_factor(self, profile: ScalingProfile, width: Width) -> float:
         """Return the factor on the profile's epoch seconds at a width."""
         curve = self._curves.setdefault(profile.instance_type, {})
         if width not in curve:
-            seen = self._seen(profile.instance_type)
+            seen = self._observed_factors(profile.instance_type)
             if not seen and profile.is_prior:
                 seen = self._seen_on_gpu(self._gpus.get(profile.instance_type, ""))
             anothers = profile.provenance.origin in {PUBLISHED, ASSUMED}
             doubt = math.log(DOUBT) if anothers else 0.0
-            curve[width] = self._expected(seen, width, doubt)
+            curve[width] = self._interpolate(seen, width, doubt)
         return curve[width]
 
-    def _seen(self, kind: str) -> dict[Width, float]:
+    def _observed_factors(self, kind: str) -> dict[Width, float]:
         """Return the factors of the widths used so far on an instance type, ascending."""
         factors = {width: f.value for (name, width), f in self._factors.items() if name == kind}
         if self._reference is not None and self._reference[0] == kind:
@@ -236,10 +236,12 @@ class SpeedEstimates:
         kinds = {name for name, _ in self._factors}
         if self._reference is not None:
             kinds.add(self._reference[0])
-        alike = [self._seen(kind) for kind in sorted(kinds) if self._gpus.get(kind) == gpu]
+        alike = [
+            self._observed_factors(kind) for kind in sorted(kinds) if self._gpus.get(kind) == gpu
+        ]
         return max(alike, key=len, default={})
 
-    def _expected(self, seen: Mapping[Width, float], width: Width, doubt: float) -> float:
+    def _interpolate(self, seen: Mapping[Width, float], width: Width, doubt: float) -> float:
         if width in seen:
             return seen[width]
         narrower = max((trained for trained in seen if trained < width), default=None)
@@ -266,7 +268,7 @@ class SpeedEstimates:
 
     def _span(self, kind: str) -> tuple[float, float]:
         """Return the rise of the factor's logarithm on a type, and the doublings it spans."""
-        whole = {width: f for width, f in self._seen(kind).items() if width >= 1}
+        whole = {width: f for width, f in self._observed_factors(kind).items() if width >= 1}
         if len(whole) <= 1:
             return 0.0, 0.0
         first = min(whole)
@@ -298,7 +300,7 @@ class DelayEstimates:
         self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
         self._expected.clear()
 
-    def note_joined(self, rented: Rented, at: float) -> None:
+    def note_join(self, rented: Rented, at: float) -> None:
         """Record that an instance takes trials from now on."""
         if rented.launched_at is not None and not rented.joined:
             kind = rented.offer.instance_type.name
@@ -311,11 +313,11 @@ class DelayEstimates:
     def stops(self, trial: TrialId, at: float) -> None:
         self._stopping[trial] = at
 
-    def note_stopped(self, trial: TrialId, at: float) -> None:
+    def note_stop(self, trial: TrialId, at: float) -> None:
         """Record that a trial's workers have ended."""
         self._stopped[trial] = at - self._stopping.pop(trial, at)
 
-    def note_started(self, trial: TrialProgress, at: float) -> float:
+    def note_start(self, trial: TrialProgress, at: float) -> float:
         """Record that a trial trains; return the seconds since its start was requested."""
         setup = at - self._asked[trial.id]
         stopped = self._stopped.pop(trial.id, None)
@@ -327,12 +329,12 @@ class DelayEstimates:
 
     def corrected(self, rentable: Rentable) -> Rentable:
         """Return a rentable with the expected delays."""
-        changed = self.expected(rentable.profile)
+        changed = self.expected_delays(rentable.profile)
         if not changed:
             return rentable
         return replace(rentable, profile=replace(rentable.profile, **changed))
 
-    def expected(self, profile: ScalingProfile) -> Mapping[str, Any]:
+    def expected_delays(self, profile: ScalingProfile) -> Mapping[str, Any]:
         """Return the delays of an instance type that were seen in this run, by their names."""
         kind = profile.instance_type
         if kind not in self._expected:

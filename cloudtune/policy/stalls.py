@@ -70,9 +70,9 @@ class StallWatch:
         now = self._state.now
         commands = []
         for trial in list(self._state.live):
-            if self._due_at(trial) <= now:
+            if self._silence_limit(trial) <= now:
                 silent = format_seconds(now - self._since[trial.session])
-                expected = format_seconds(self._expected(trial))
+                expected = format_seconds(self._expected_seconds(trial))
                 trial.error = (
                     f"stalled: it reported nothing for {silent}, where {expected} were expected; "
                     "its logs say where its workers were (trial.stall: how long one may take)"
@@ -91,21 +91,21 @@ class StallWatch:
 
     def _timer(self, trials: Iterable[TrialProgress]) -> list[Command]:
         """Return the command that wakes the policy for the first of these trials."""
-        first = min(map(self._due_at, trials), default=math.inf)
+        first = min(map(self._silence_limit, trials), default=math.inf)
         if first >= self._due or self._state.ended:
             return []
         self._due = first
         return [SetTimer(TIMER, first)]
 
-    def _due_at(self, trial: TrialProgress) -> float:
+    def _silence_limit(self, trial: TrialProgress) -> float:
         """Return when a trial will have been silent for too long; inf if it needn't report."""
         since = self._since.get(trial.session)
         if since is None or trial.status not in {"starting", "training"}:
             return math.inf
         rules = self._rules
-        return since + max(rules.stall_least, rules.stall_factor * self._expected(trial))
+        return since + max(rules.stall_least, rules.stall_factor * self._expected_seconds(trial))
 
-    def _expected(self, trial: TrialProgress) -> float:
+    def _expected_seconds(self, trial: TrialProgress) -> float:
         """Return the seconds in which a trial should report; inf if unknown."""
         state = self._state
         offer = trial.offer

@@ -37,13 +37,13 @@ from cloudtune.model.fleet import FleetBook, LaunchBackoff, Rented
 from cloudtune.model.plans import Charges, Limits, Rentable, admits
 from cloudtune.model.progress import OVER, BestResult, LiveTrials, Record, Status, TrialProgress
 from cloudtune.model.scaling import Delay
-from cloudtune.model.trial import Mode, Slice, TrialId, Width, diverged
+from cloudtune.model.trial import Mode, Slice, TrialId, Width, has_diverged
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.gpu_estimates import GpuEstimates
 from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
-from cloudtune.policy.widths import narrowed, trial_of, wider
+from cloudtune.policy.widths import event_trial, limit_to_one_gpu, wider
 
 # The events by which an instance goes, or won't come.
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
@@ -218,12 +218,12 @@ class RunState:
     def on_average(self, rentable: Rentable) -> Rentable:
         factor = self.gpu_speeds.factor(rentable.offer.gpu_model)
         setup = self._setup_of_an_epoch()
-        delays = self.delays.expected(rentable.profile)
+        delays = self.delays.expected_delays(rentable.profile)
         before = self._averages.get(rentable.offer)
         if before is not None and before.holds(rentable, factor, setup, delays):
             return before.average
         epoch = {
-            width: seconds.scaled(factor, added=setup)
+            width: seconds.scale(factor, added=setup)
             for width, seconds in rentable.profile.epoch.items()
         }
         profile = replace(rentable.profile, epoch=epoch, **delays)
@@ -281,7 +281,7 @@ class RunState:
         they cost from now on, and what is still owed of their minimum charge.
         """
         running = 0.0 if self.began is None else self.now - self.began - self.paused
-        held = {rented.intent for rented in self.fleet.wanted()}
+        held = {rented.intent for rented in self.fleet.staying()}
         return self.live.dollars(self.now) + (
             self.fleet.settled_dollars()
             + sum(
@@ -293,14 +293,14 @@ class RunState:
             + self.charges.dollars(self.fleet.launches, running)
         )
 
-    def taken(self) -> Sequence[Slice]:
+    def session_slices(self) -> Sequence[Slice]:
         """Return the slices that sessions hold."""
         return [piece for trial in self.live for piece in trial.placement]
 
-    def kept(self) -> Sequence[Slice]:
+    def reserved_slices(self) -> Sequence[Slice]:
         """Return the slices that sessions hold, and those reserved for trials that move."""
         reserved = (piece for move in self.moves.values() for piece in move.reserved)
-        return [*self.taken(), *reserved]
+        return [*self.session_slices(), *reserved]
 
     # ---- events ------------------------------------------------------------------------------
 
@@ -319,9 +319,9 @@ class RunState:
                 rented = self.fleet[event.intent]
                 rented.instance = event.instance
                 rented.launched_at = event.launched_at
-                self.backoff(rented.offer).note_launched()
+                self.backoff(rented.offer).note_launch()
             case NodeJoined():
-                self.delays.note_joined(self.fleet[event.intent], event.at)
+                self.delays.note_join(self.fleet[event.intent], event.at)
                 self.fleet[event.intent].joined = True
                 self.backoff(self.fleet[event.intent].offer).no_shows = 0
             case NodeLost():
@@ -338,11 +338,11 @@ class RunState:
             case LaunchFailed():
                 self._note_refusal(event)
             case TrialStarted():
-                self._note_started(event.session)
+                self._note_start(event.session)
             case TrialStopped():
-                self._note_stopped(event, noted)
+                self._note_stop(event, noted)
             case TrialFailed():
-                self._note_failed(event, noted)
+                self._note_failure(event, noted)
             case TrialLost():
                 self._note_lost(event.session, event.reason, noted, blameless=event.blameless)
             case TimerFired():
@@ -370,7 +370,7 @@ class RunState:
             return
         self._followed = instances
         usable = {r.instance: r.offer for r in instances if r.instance is not None}
-        self.free.follow(usable, self.taken())
+        self.free.follow(usable, self.session_slices())
         self.free.at_risk = [r.instance for r in instances if r.at_risk and r.instance]
 
     def backoff(self, offer: Offer) -> LaunchBackoff:
@@ -383,7 +383,7 @@ class RunState:
             offer: LaunchBackoff(for_good=True) for offer, b in self.backoffs.items() if b.for_good
         }
 
-    def zones_of(self, offer: Offer) -> tuple[str, ...]:
+    def candidate_zones(self, offer: Offer) -> tuple[str, ...]:
         """Return the zones to request an offer in; "" leaves the zone to the cloud."""
         return (offer.zone,) if offer.zone else ("", *self.zones)
 
@@ -409,7 +409,7 @@ class RunState:
         before = self.avoided(rented.offer)
         offer = rented.offer
         backoff = self.backoff(offer)
-        among = self.zones_of(offer)
+        among = self.candidate_zones(offer)
         if event.kind in {"capacity", "quota"}:
             refusing = among if event.kind == "quota" else (rented.zone,)
             backoff.refuse(refusing, among, event.at, self.brakes.avoid)
@@ -447,7 +447,7 @@ class RunState:
 
     def _note_no_shows(self) -> None:
         """Give up on instances that should have joined by now."""
-        for rented in self.fleet.wanted():
+        for rented in self.fleet.staying():
             if not rented.joined and self.now > rented.requested_at + self.brakes.join:
                 self._give_up(rented, f"{rented.instance} never joined the cluster")
 
@@ -465,10 +465,10 @@ class RunState:
         trial = self.trials[session.rpartition(".")[0]]
         return trial if trial.live and trial.session == session else None
 
-    def _note_started(self, session: str) -> None:
+    def _note_start(self, session: str) -> None:
         trial = self.current(session)
         if trial is not None and trial.status == "starting":
-            setup = self.delays.note_started(trial, self.now)
+            setup = self.delays.note_start(trial, self.now)
             self.setups.append(setup)
             trial.seconds += setup
             trial.epoch_since = self.now
@@ -483,7 +483,7 @@ class RunState:
         result = BestResult(trial.id, named, metric, event.checkpoint, event.unsaved)
         if trial.status == "stopping":
             # No decision depends on it any more, but a saved result still counts.
-            if event.checkpoint is not None and not diverged(metric):
+            if event.checkpoint is not None and not has_diverged(metric):
                 self.record.offer(result)
                 noted.late = trial
             return
@@ -495,7 +495,7 @@ class RunState:
         self._learn_to_share(trial, event.memory_mib)
         trial.record(event, metric)
         trial.epoch_since = self.now
-        if diverged(metric):
+        if has_diverged(metric):
             trial.error = f"{self.metric.name} was {metric:g} at epoch {named}"
             self.record.drop(trial.id)
             noted.diverged = trial
@@ -525,7 +525,7 @@ class RunState:
                 self._timed[offer] = replace(rentable, profile=profile)
             self._limit_widths()
 
-    def _note_stopped(self, event: TrialStopped, noted: Noted) -> None:
+    def _note_stop(self, event: TrialStopped, noted: Noted) -> None:
         trial = self.current(event.session)
         if trial is None:
             return
@@ -533,17 +533,17 @@ class RunState:
             self._leave(trial, "finished", noted)
             noted.finished = trial
             return
-        self.delays.note_stopped(trial.id, self.now)
+        self.delays.note_stop(trial.id, self.now)
         self._leave(trial, trial.after, noted)
 
-    def _note_failed(self, event: TrialFailed, noted: Noted) -> None:
+    def _note_failure(self, event: TrialFailed, noted: Noted) -> None:
         trial = self.current(event.session)
         if trial is None:
             return
         if trial.status == "stopping" and trial.after in OVER:
             self._leave(trial, trial.after, noted)  # it was being ended: the failure is moot
             return
-        if self._refitted(trial, event):
+        if self._refit(trial, event):
             self.refits += 1
             self._leave(trial, "waiting", noted)
             return
@@ -551,7 +551,7 @@ class RunState:
         trial.error = event.error
         trial.traceback = event.traceback
 
-    def _refitted(self, trial: TrialProgress, event: TrialFailed) -> bool:
+    def _refit(self, trial: TrialProgress, event: TrialFailed) -> bool:
         """Whether a failed trial continues at another width, because the script isn't at fault.
 
         A trial that ran out of memory on a share of a GPU gets a larger share, and no trial uses
@@ -559,7 +559,7 @@ class RunState:
         trial gets more than one GPU from then on.
         """
         if not event.out_of_memory or trial.width >= 1:
-            return event.unsynced and self._keep_to_one_gpu(f"{trial_of(event)}: {event.error}")
+            return event.unsynced and self._keep_to_one_gpu(f"{event_trial(event)}: {event.error}")
         assert trial.offer is not None
         name = trial.offer.instance_type.name
         trial.min_width = wider(trial.width, self._by_offer[trial.offer].profile.widths)
@@ -581,7 +581,7 @@ class RunState:
 
     def _keep_to_one_gpu(self, why: str) -> bool:
         """Keep all trials to one GPU from now on; return False if that was never measured."""
-        narrow = narrowed(self.rentables)
+        narrow = limit_to_one_gpu(self.rentables)
         if not narrow:
             return False
         if self.widest > 1:

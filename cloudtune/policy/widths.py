@@ -13,7 +13,7 @@ def wider(width: Width, widths: Iterable[Width]) -> Width:
     return min((w for w in widths if width < w <= 1), default=min(1.0, 2 * width))
 
 
-def narrowed(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
+def limit_to_one_gpu(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
     """Return rentables limited to one GPU per trial, without those measured only wider."""
     narrow = []
     for rentable in rentables:
@@ -23,7 +23,7 @@ def narrowed(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
     return tuple(narrow)
 
 
-def trial_of(event: TrialFailed) -> str:
+def event_trial(event: TrialFailed) -> str:
     """Return the id of an event's trial."""
     return event.session.rpartition(".")[0]
 
@@ -31,7 +31,7 @@ def trial_of(event: TrialFailed) -> str:
 def unsynced_text(event: TrialFailed) -> str:
     """Return the message that a trial's workers don't train one model, and what to do."""
     return (
-        f"the workers of {trial_of(event)} don't train one model: {event.error}. Give the model to "
-        "cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one GPU each "
-        "(trial.gpus.max: 1)"
+        f"the workers of {event_trial(event)} don't train one model: {event.error}. Give the "
+        "model to cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one "
+        "GPU each (trial.gpus.max: 1)"
     )

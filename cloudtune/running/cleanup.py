@@ -12,15 +12,15 @@ import psutil
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
-from cloudtune.infra.heads.launch import Remote, run_of
+from cloudtune.infra.heads.launch import Remote, parse_tag
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
 from cloudtune.infra.provider import (
     PRICE_TAG,
     Cloud,
     Instance,
     calls_to,
+    find_provider,
     lease_end,
-    provider_named,
 )
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import control, home
@@ -63,30 +63,30 @@ def open_clouds(region: str | None, *, all_regions: bool = False) -> list[Cloud]
         name: set(_regions(name)) if all_regions else set() for name in PROVIDERS
     }
     for folder in _folders():
-        provider, place = control.place_of(folder)
+        provider, place = control.read_place(folder)
         if provider in used and place:
             used[provider].add(place)
     return [
         cloud
         for name, regions in used.items()
-        for cloud in provider_named(name).clouds_in_use(home.home(), regions, region)
+        for cloud in find_provider(name).clouds_in_use(home.home(), regions, region)
     ]
 
 
 def _regions(provider: str) -> tuple[str, ...]:
-    cloud = provider_named(provider)
+    cloud = find_provider(provider)
     try:
         return cloud.regions()
     except cloud.errors() as error:
         raise CloudtuneError(f"the regions of {provider} can't be listed: {error}") from None
 
 
-def abandoned(*, end: bool) -> list[str]:
+def find_orphans(*, end: bool) -> list[str]:
     """Return the instances on this machine whose cloud has died; `end` ends them."""
     return [
         machine
         for name in PROVIDERS
-        for machine in provider_named(name).abandoned(home.home(), end=end)
+        for machine in find_provider(name).abandoned(home.home(), end=end)
     ]
 
 
@@ -95,13 +95,13 @@ def look(cloud: Cloud) -> list[Found]:
     prices = {o.instance_type.name: o.usd_per_hour for o in catalog("us-east-1").offers}
     alive = calls_to(cloud.endpoint).ours(ended=False)
     # A head that outlived its lease was rebooted: it runs nothing, and nothing will end it.
-    heads = [instance for instance in alive if run_of(instance.run) is not None]
-    carried = {run_of(head.run) for head in heads if lease_end(head.lease) >= time.time()}
+    heads = [instance for instance in alive if parse_tag(instance.run) is not None]
+    carried = {parse_tag(head.run) for head in heads if lease_end(head.lease) >= time.time()}
     return [
         Found(
             instance=instance,
             controlled=instance.run in carried
-            or run_of(instance.run) in carried
+            or parse_tag(instance.run) in carried
             or _is_driven_here(instance.run),
             known=bool(instance.run) and (home.runs() / instance.run).is_dir(),
             expired=lease_end(instance.lease) < time.time(),
@@ -164,10 +164,10 @@ class Head:
 def dead_heads() -> list[Head]:
     """Return the remains of the heads of runs whose controller died."""
     folders = [folder for folder in _folders() if (folder / RECORD).exists()]
-    return [_head_of(folder) for folder in folders if not is_controlled(folder.name)]
+    return [_find_head(folder) for folder in folders if not is_controlled(folder.name)]
 
 
-def _head_of(folder: Path) -> Head:
+def _find_head(folder: Path) -> Head:
     try:
         recorded = ProcessGroup.recorded(folder / RECORD)
     except DamagedRecordError as error:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from cloudtune import aws_session
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.text import counted
+from cloudtune.model.text import count_noun
 from cloudtune.model.units import format_seconds
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
@@ -62,7 +62,7 @@ def hourly_cost(folder: Path) -> str:
         return ""
     rented = report.policy.state.fleet.alive()
     dollars = sum(instance.offer.usd_per_hour for instance in rented)
-    return f"; its {counted(len(rented), 'instance')} cost ${dollars:.2f} an hour when last seen"
+    return f"; its {count_noun(len(rented), 'instance')} cost ${dollars:.2f} an hour when last seen"
 
 
 def is_driven(folder: Path) -> Callable[[], bool]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.data import is_in_s3
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
 from cloudtune.model.units import format_seconds
 from cloudtune.runs import home
@@ -41,13 +41,13 @@ def with_data(experiment: Experiment) -> Experiment:
         StorageError: the storage can't be reached.
     """
     check_data(experiment)
-    if not provider_named(experiment.cloud.provider).sends_files:
+    if not find_provider(experiment.cloud.provider).sends_files:
         return experiment
     shared = f"{home.storage(experiment.storage).rstrip('/')}/{FOLDER}"
     sources = dict(experiment.data_sources)
     for name, source in sources.items():
         if not is_in_s3(source) and Path(source).parent != Path(shared):
-            sources[name] = _uploaded(name, Path(source), shared)
+            sources[name] = _upload_folder(name, Path(source), shared)
     return experiment.model_copy(update={"data": sources})
 
 
@@ -58,7 +58,7 @@ def check_data(experiment: Experiment) -> None:
         UsageError: one doesn't, or its place is taken; the message names it.
     """
     folder = experiment.train_folder
-    sends = provider_named(experiment.cloud.provider).sends_files
+    sends = find_provider(experiment.cloud.provider).sends_files
     for name, source in experiment.data_sources.items():
         if not is_in_s3(source) and not Path(source).is_dir():
             raise UsageError(f"data.{name}: {source} is no folder; nothing was launched")
@@ -77,7 +77,7 @@ def check_data(experiment: Experiment) -> None:
             )
 
 
-def _uploaded(name: str, folder: Path, shared: str) -> str:
+def _upload_folder(name: str, folder: Path, shared: str) -> str:
     """Return the address of a folder's content in the storage, uploaded unless it is there."""
     began = time.monotonic()
     paths = list(_files(name, folder))

@@ -16,16 +16,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.data import is_in_s3
 from cloudtune.infra.cluster.trial_session import cause
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.data import DataError, NodeData
-from cloudtune.infra.node.forks import how_it_ended
+from cloudtune.infra.node.forks import describe_exit
 from cloudtune.infra.node.process_group import environment
 from cloudtune.infra.node.variables import SecretError, Variables, add_to
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.infra.sent_files import (
     MISSING_FILE,
     copy_sent_files,
@@ -42,8 +42,8 @@ from cloudtune.running.data import check_data
 from cloudtune.running.variables import own_values, take
 from cloudtune.runs import home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.identity import identity_of
-from cloudtune.runs.job import sampler_of
+from cloudtune.runs.identity import identify
+from cloudtune.runs.job import make_sampler
 from cloudtune.train.programs.metric_files import is_wandb
 from cloudtune.train.storage import LOGS
 
@@ -146,7 +146,7 @@ def check_files(experiment: Experiment) -> None:
     """
     check_data(experiment)
     folder = experiment.train_folder
-    if not provider_named(experiment.cloud.provider).sends_files:
+    if not find_provider(experiment.cloud.provider).sends_files:
         return
     links: list[Path] = []
     try:
@@ -179,12 +179,12 @@ def try_script(
     if obstacle := _obstacle(experiment, trains=trains):
         return Tried(reason=obstacle)
     try:
-        return _tried(experiment, python, complete=complete, trains=trains, times=times)
+        return _try(experiment, python, complete=complete, trains=trains, times=times)
     except (SecretError, DataError) as unread:  # the role of instances may read it
         return Tried(reason=str(unread))
 
 
-def _tried(
+def _try(
     experiment: Experiment, python: str, *, complete: bool, trains: bool, times: bool
 ) -> Tried:
     """Try a script as `try_script` does.
@@ -196,7 +196,7 @@ def _tried(
     variables = take(experiment)
     values = variables.read()
     began = time.monotonic()
-    trial = sampler_of(experiment).ask()
+    trial = make_sampler(experiment).ask()
     assert trial is not None
     epochs = min(_TIMED_EPOCHS, experiment.span.max) if times else 1
     data = NodeData(experiment.data_sources, str(os.getpid()))
@@ -219,7 +219,7 @@ def _tried(
         if end is None or isinstance(end, messages.Ready | messages.Done):
             return Tried(seconds, reported=end is not None)
         if isinstance(end, messages.Epoch):
-            return _trained(experiment, seconds, end.report)
+            return _read_result(experiment, seconds, end.report)
         failure = cause([end])
         assert not isinstance(failure, messages.Done)
         if isinstance(failure, messages.Lost):
@@ -229,25 +229,25 @@ def _tried(
         if any(_reasons(failure, error, trace, experiment, complete=complete)):
             return Tried(seconds, reason=error)
         is_named = ".gitignore" in error  # by the command's own worker
-        if provider_named(experiment.cloud.provider).sends_files and not is_named:
+        if find_provider(experiment.cloud.provider).sends_files and not is_named:
             error += left_out_hint(error, experiment.train_folder)
     advice = _advice(trial.config) if trains else ""
     message = script_error(error, trace, experiment.train_folder)
     raise UsageError(f"{message}\n{advice}nothing was launched")
 
 
-def _trained(experiment: Experiment, seconds: float, report: EpochReport) -> Tried:
+def _read_result(experiment: Experiment, seconds: float, report: EpochReport) -> Tried:
     """Return what a report says of a script that ran here for some seconds."""
     return Tried(
         seconds,
         reported=True,
         epoch_seconds=report.seconds or None,
-        unsaved="" if report.checkpoint is not None else _unsaved(experiment),
+        unsaved="" if report.checkpoint is not None else _no_checkpoint_note(experiment),
         parts=1 if experiment.progress.unit == "step" else report.between + 1,
     )
 
 
-def _unsaved(experiment: Experiment) -> str:
+def _no_checkpoint_note(experiment: Experiment) -> str:
     """Return that the first epoch had no checkpoint; "" if the plan says that there is none."""
     if not experiment.keeps_models:
         return ""
@@ -277,7 +277,9 @@ def _begin(
     slot = messages.WorkerSlot(rank=0, local_rank=0, world_size=1, nodes=1)
     storage = str(folder / "storage")
     return messages.Begin(
-        training=runner.training_of(experiment, storage, experiment.span.max, variables=variables),
+        training=runner.make_training(
+            experiment, storage, experiment.span.max, variables=variables
+        ),
         slot=slot,
         command=StartTrial("", trial.id, trial.config, 1.0, (), None, 0, until_epoch=epochs),
         keep_from=0,
@@ -292,8 +294,8 @@ def _begin(
 def _fill(target: Path, experiment: Experiment) -> None:
     """Fill a folder with what the script finds beside it where it trains."""
     source = experiment.train_folder
-    if not provider_named(experiment.cloud.provider).sends_files:
-        link_folder(source, target, identity_of(experiment).files)
+    if not find_provider(experiment.cloud.provider).sends_files:
+        link_folder(source, target, identify(experiment).files)
         return
     copy_sent_files(source, target)
 
@@ -327,7 +329,7 @@ def _last_message(
         connection.send(begin)
         return _receive(connection, begin.command.until_epoch, ready=ready)
     except (EOFError, OSError):
-        return messages.Lost(how_it_ended(process.wait()))
+        return messages.Lost(describe_exit(process.wait()))
     finally:
         with contextlib.suppress(OSError):
             connection.send(messages.Stop())
@@ -388,7 +390,7 @@ def _reasons(
     provider = experiment.cloud.provider
     here = PROVIDERS[provider].here
     yield failure.out_of_memory or _MEMORY.search(error) is not None
-    yield provider_named(provider).has_gpus and needs_gpu(f"{error}\n{raised}")
+    yield find_provider(provider).has_gpus and needs_gpu(f"{error}\n{raised}")
     if here:
         return
     yield not complete and _PACKAGE.search(error) is not None
@@ -421,7 +423,7 @@ def script_error(error: str, trace: str, code: Path) -> str:
 
 def _advice(config: Mapping[str, object]) -> str:
     values = ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={shown(value)}"
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={quote(value)}"
         for name, value in config.items()
     )
     return (

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.heads.launch import head_of
-from cloudtune.infra.provider import Cloud, Instance, Provider, calls_to, provider_named
+from cloudtune.infra.heads.launch import head_tag
+from cloudtune.infra.provider import Cloud, Instance, Provider, calls_to, find_provider
 from cloudtune.model.commands import StartTrial
 from cloudtune.runs import control, home
 from cloudtune.runs.job import job_of_ledger
-from cloudtune.runs.moved import entries_of
+from cloudtune.runs.moved import read_moved_entries
 
 # The folder of a run has a line for each time that somebody entered an instance of it.
 SESSIONS = "sessions.jsonl"
@@ -29,10 +29,10 @@ def enter(folder: Path, target: str, words: Sequence[str]) -> int:
     Raises:
         UsageError: the run has no such instance now, or its cloud has no way in.
     """
-    name, region = control.place_of(folder)
+    name, region = control.read_place(folder)
     if not name:
         raise UsageError(f"run {folder.name} has no instances")
-    provider = provider_named(name)
+    provider = find_provider(name)
     found = _choose(folder, list(_instances(provider, folder.name, region)), target)
     began = time.time()
     code: int | None = None
@@ -62,7 +62,7 @@ def _instances(provider: Provider, run: str, region: str) -> Iterator[_Found]:
     for cloud in provider.clouds_in_use(home.home(), {region}, None):
         if cloud.endpoint.region == region:
             calls = calls_to(cloud.endpoint)
-            for each in (run, head_of(run)):
+            for each in (run, head_tag(run)):
                 for instance in calls.ours(each, ended=False):
                     if instance.state == "running":
                         yield _Found(cloud, instance)
@@ -80,9 +80,9 @@ def _choose(folder: Path, found: Sequence[_Found], target: str) -> _Found:
     nodes = [each for each in found if each.instance.run == run]
     wanted = nodes
     if target == _HEAD:
-        wanted = [each for each in found if each.instance.run == head_of(run)]
+        wanted = [each for each in found if each.instance.run == head_tag(run)]
     elif target:
-        names = {target, _instance_of(folder, target)}
+        names = {target, _find_instance(folder, target)}
         wanted = [each for each in found if names & {each.instance.id, each.instance.intent}]
     if len(wanted) == 1:
         return wanted[0]
@@ -92,13 +92,13 @@ def _choose(folder: Path, found: Sequence[_Found], target: str) -> _Found:
     raise UsageError(f"{target} is no instance and no running trial of {run}; it has {present}")
 
 
-def _instance_of(folder: Path, trial: str) -> str:
+def _find_instance(folder: Path, trial: str) -> str:
     """Return the instance on which a trial was started last, by the run's ledger; "" if none."""
     path = folder / home.LEDGER
     if not path.exists():
         return ""
     intent = ""
-    for entry in entries_of(path, job_of_ledger(path)):
+    for entry in read_moved_entries(path, job_of_ledger(path)):
         for command in entry.commands:
             if isinstance(command, StartTrial) and command.trial == trial:
                 intent = command.placement[0].instance

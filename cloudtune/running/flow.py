@@ -10,27 +10,27 @@ from pathlib import Path
 from cloudtune.clock import unix_time
 from cloudtune.errors import NoCapacityError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import ASSUMED, EMULATED, ScalingProfile
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import instance_types, problem_of, stored_profiles
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem, instance_types, stored_profiles
 from cloudtune.planning.stages import PlanOptions, Problem
 from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import dry_run, measuring, runner
 from cloudtune.running.data import with_data
 from cloudtune.running.outcomes import Measured
-from cloudtune.running.problems import limits_of, plan_or_forced
+from cloudtune.running.problems import make_plan, read_limits
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import Further, resume_job
 from cloudtune.running.runner import Ended
 from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.job import Job, choice_of, job_of_ledger
+from cloudtune.runs.job import Job, job_of_ledger, read_choice
 from cloudtune.runs.report import Report, load, with_delivery
 from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.train.storage import StorageError, tell
@@ -66,42 +66,42 @@ def prepare(
     """
     profiles = stored_profiles(experiment, profile)
     has_run = any(profile.script_hash for profile in profiles)
-    plans_stages = choice_of(experiment).planned
-    provider = provider_named(experiment.cloud.provider)
+    plans_stages = read_choice(experiment).planned
+    provider = find_provider(experiment.cloud.provider)
     times = pace and provider.paced and not profiles and not plans_stages
     tried = dry_run.check_script(experiment, has_run=has_run, times=times)
     if times and tried.epoch_seconds is not None:
         timed = measuring.timed_profile(experiment, tried.epoch_seconds)
         measuring.keep_profile(timed)
         profiles = [timed]
-    problem = problem_of(experiment, profiles)
+    problem = build_problem(experiment, profiles)
     dollars = 0.0
-    if is_assumed(problem):
+    if has_no_times(problem):
         if plans_stages:
             reporter.on_confirm(experiment, None)
-            problem, dollars = _measured(experiment, problem, began, reporter, pace=pace)
+            problem, dollars = _measure(experiment, problem, began, reporter, pace=pace)
         else:
-            refuse_unlimited(experiment)
+            require_limits(experiment)
     if tried.unsaved:
         problem = dataclasses.replace(problem, unsaved=tried.unsaved)
     return Prepared(problem, dollars)
 
 
-def is_assumed(problem: Problem) -> bool:
+def has_no_times(problem: Problem) -> bool:
     """Whether nothing is known of a script's speed."""
     origins = {rentable.profile.provenance.origin for rentable in problem.rentables}
     return ASSUMED in origins
 
 
-def refuse_unlimited(experiment: Experiment) -> None:
+def require_limits(experiment: Experiment) -> None:
     """Refuse a run of unknown price on somebody's account unless it has both limits.
 
     Raises:
         UsageError: the deadline or the budget is missing.
     """
-    limits = limits_of(experiment)
+    limits = read_limits(experiment)
     missing = [name for name, value in vars(limits).items() if value is None]
-    if missing and provider_named(experiment.cloud.provider).asks_first:
+    if missing and find_provider(experiment.cloud.provider).asks_first:
         raise UsageError(
             f"{experiment.train_file.name} has never run, so nobody knows what this will cost: add "
             f"a {' and a '.join(missing)}, as in --deadline 2h --budget '$40', or measure it first "
@@ -109,7 +109,7 @@ def refuse_unlimited(experiment: Experiment) -> None:
         )
 
 
-def _measured(
+def _measure(
     experiment: Experiment, assumed: Problem, began: float, reporter: Reporter, *, pace: bool
 ) -> tuple[Problem, float]:
     """Measure a script within a part of the limits.
@@ -120,7 +120,7 @@ def _measured(
     profiles: list[ScalingProfile] = []
     spent = 0.0
     reporter.on_measuring_start(experiment)
-    whole = limits_of(experiment)
+    whole = read_limits(experiment)
     now = unix_time()
     deadline = None
     if whole.deadline is not None:
@@ -152,16 +152,16 @@ def _measured(
         profiles.append(measured.profile)
         spent += measured.dollars
         reporter.on_measured(measured, measuring.keep_profile(measured.profile))
-        refuse_interrupted(measured)
+        refuse_partial_profiles(measured)
     reporter.on_measuring_end(experiment, spent)
-    return problem_of(experiment, profiles), spent
+    return build_problem(experiment, profiles), spent
 
 
 def _machines_to_measure(experiment: Experiment, assumed: Problem) -> list[InstanceType]:
     """Return the types that the experiment names, or the best one of those that it may choose."""
     if not experiment.cloud.is_open:
         return instance_types(experiment)
-    means = means_within(limits_of(experiment), last_epoch=experiment.span.max)
+    means = means_within(read_limits(experiment), last_epoch=experiment.span.max)
     best = by_worth(assumed.rentables, means)[0]
     return [best.offer.instance_type]
 
@@ -171,8 +171,8 @@ def _may_pack(wanted: Experiment, machine: InstanceType) -> bool:
 
     Only real GPUs tell something of that, and only some allocators give a trial part of one.
     """
-    real = machine.gpu_memory_mib > 0 and not provider_named(wanted.cloud.provider).paced
-    return real and not choice_of(wanted).whole_gpus
+    real = machine.gpu_memory_mib > 0 and not find_provider(wanted.cloud.provider).paced
+    return real and not read_choice(wanted).whole_gpus
 
 
 def _part_of_time(limits: Limits, part: float) -> Limits:
@@ -180,7 +180,7 @@ def _part_of_time(limits: Limits, part: float) -> Limits:
     return dataclasses.replace(limits, deadline=None if deadline is None else part * deadline)
 
 
-def refuse_interrupted(measured: Measured) -> None:
+def refuse_partial_profiles(measured: Measured) -> None:
     """Refuse to continue after an interrupted measurement, whose profile has been saved.
 
     Raises:
@@ -209,25 +209,23 @@ def tune(
         CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
     began = home.began()
-    options.over(wanted).check(choice_of(wanted))
-    make.refuse_endless(wanted, limits_of(wanted))
-    with home.with_module(wanted), provider_named(wanted.cloud.provider).early(home.home()):
+    options.over(wanted).check(read_choice(wanted))
+    make.refuse_endless(wanted, read_limits(wanted))
+    with home.with_module(wanted), find_provider(wanted.cloud.provider).early(home.home()):
         prepared = prepare(wanted, profile, began, reporter, pace=pace)
         problem = prepared.problem
         refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
-        limits = limits_of(wanted).less(dollars=prepared.dollars)
+        limits = read_limits(wanted).less(dollars=prepared.dollars)
         elapsed = unix_time() - began
         insists = reporter.on_forced
         try:
-            planned = plan_or_forced(
-                problem, limits, options, elapsed, force=force, insists=insists
-            )
+            planned = make_plan(problem, limits, options, elapsed, force=force, insists=insists)
         except InfeasibleError as error:
             reporter.on_infeasible(error, problem)
             raise
         reporter.on_planned(planned)
-        paced = pace and provider_named(wanted.cloud.provider).paced
-        job = dataclasses.replace(job_of(planned, began, paced=paced), measuring=prepared.dollars)
+        paced = pace and find_provider(wanted.cloud.provider).paced
+        job = dataclasses.replace(make_job(planned, began, paced=paced), measuring=prepared.dollars)
         return _carry_out(job, reporter)
 
 
@@ -241,7 +239,7 @@ def carry_out(saved: Job, reporter: Reporter, *, pace: bool = True, force: bool 
     refuse_made_up(
         saved.experiment, [rentable.profile for rentable in saved.rentables], force=force
     )
-    provider = provider_named(saved.experiment.cloud.provider)
+    provider = find_provider(saved.experiment.cloud.provider)
     with home.with_module(saved.experiment), provider.early(home.home()):
         dry_run.check_script(saved.experiment)
         paced = pace and provider.paced
@@ -324,7 +322,7 @@ def refuse_made_up(wanted: Experiment, profiles: Sequence[ScalingProfile], *, fo
             "with `cloudtune profile`, or leave out --profile (--force runs anyway)"
         )
     emulated = any(profile.provenance.origin == EMULATED for profile in profiles)
-    if emulated and not provider_named(wanted.cloud.provider).paced:
+    if emulated and not find_provider(wanted.cloud.provider).paced:
         raise UsageError(
             "this profile's seconds are emulated, not those of real GPUs: measure the script with "
             "`cloudtune profile`, or leave out --profile (--force runs anyway)"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cloudtune.engine.ledger import Entry, entry_of, has_checksum, read_header
+from cloudtune.engine.ledger import Entry, has_checksum, parse_entry, read_header
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.runner import outliving_reporters, patient
@@ -42,7 +42,7 @@ class LedgerTail:
             if self._lines == 1:  # the header
                 self._checked = has_checksum(line)
                 continue
-            yield entry_of(line, self._path, self._lines, checked=self._checked)
+            yield parse_entry(line, self._path, self._lines, checked=self._checked)
 
 
 def follow_entries(

@@ -7,7 +7,7 @@ from statistics import median
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import HeadOffer, provider_named
+from cloudtune.infra.provider import HeadOffer, find_provider
 from cloudtune.runs import home
 from cloudtune.runs.job import job_of_ledger
 
@@ -17,13 +17,13 @@ _HEAD_SECONDS = 480.0
 _RECENT_HEADS = 5
 
 
-def head_for(wanted: Experiment, *, force: bool = False) -> HeadOffer | None:
+def offer_head(wanted: Experiment, *, force: bool = False) -> HeadOffer | None:
     """Return the instance that would control a run; None if this machine can, unless forced.
 
     Raises:
         UsageError: the price of that instance is unknown.
     """
-    return provider_named(wanted.cloud.provider).head(wanted, home.home(), force=force)
+    return find_provider(wanted.cloud.provider).head(wanted, home.home(), force=force)
 
 
 def with_head(wanted: Experiment, offer: HeadOffer | None) -> Experiment:

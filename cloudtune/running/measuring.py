@@ -11,26 +11,26 @@ from cloudtune.clock import unix_time
 from cloudtune.engine.loop import EventListener
 from cloudtune.errors import CleanupError, CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import EMULATED, Provenance, ScalingProfile
 from cloudtune.model.trial import Parallel, Width
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
-from cloudtune.planning.problem import catalog_of, instance_types, markets_of
+from cloudtune.planning.problem import instance_types, load_catalog, select_markets
 from cloudtune.policy.measure import MeasurePolicy
 from cloudtune.profiles import measurements, store
-from cloudtune.profiles.packing import packed
+from cloudtune.profiles.packing import pack_shares
 from cloudtune.profiles.priors import prior
 from cloudtune.profiles.unmeasured import REFERENCE, prior_profile
 from cloudtune.running.data import with_data
 from cloudtune.running.outcomes import Measured
 from cloudtune.running.removal import MEASURE, clear
-from cloudtune.running.runner import Runner, open_cloud, preflight, where_of
+from cloudtune.running.runner import Runner, open_cloud, preflight, record_place
 from cloudtune.running.variables import take
 from cloudtune.runs import control, home
-from cloudtune.runs.identity import identity_of
-from cloudtune.runs.job import charges_of, rules_of, trials
+from cloudtune.runs.identity import identify
+from cloudtune.runs.job import read_charges, read_rules, trials
 from cloudtune.train.storage import LOGS, StorageError, tell
 
 # The maximum time for an instance to join, and for the first epoch, without a deadline.
@@ -75,15 +75,15 @@ def measure(
         NoCapacityError: the cloud has no such instance now.
     """
     began = unix_time()
-    market = markets_of(experiment)[0]  # on-demand, if allowed: an interruption spoils it
-    offer = catalog_of(experiment, (market,)).offer(instance_type, market)
-    provider = provider_named(experiment.cloud.provider)
+    market = select_markets(experiment)[0]  # on-demand, if allowed: an interruption spoils it
+    offer = load_catalog(experiment, (market,)).offer(instance_type, market)
+    provider = find_provider(experiment.cloud.provider)
     paced = pace and provider.paced
     auto = pack == "auto"
     if auto and widths and not experiment.trial.gpus.min:
         widths = (1, *widths)  # to compare two on a GPU with
     measured_widths = widths_to_measure(experiment, offer, widths)
-    gpus = offer.gpus * measurements.instances_for(max(measured_widths), offer.gpus)
+    gpus = offer.gpus * measurements.count_instances(max(measured_widths), offer.gpus)
     shared = 2 if pack == "auto" else pack
     count = max(measurements.TRIES * gpus * shared, experiment.trials or 0)
     policy = MeasurePolicy(
@@ -93,8 +93,8 @@ def measure(
         widths=measured_widths,
         epochs=epochs,
         pack=1 if experiment.trial.gpus.min else shared,
-        charges=charges_of(experiment),
-        rules=rules_of(experiment),
+        charges=read_charges(experiment),
+        rules=read_rules(experiment),
         # A command may contain its last epoch, and end there.
         max_epochs=experiment.span.max if experiment.runs_command else None,
         only_known=only_known,
@@ -122,21 +122,21 @@ def measure(
         last_epoch=policy.last_epoch,
         variables=variables,
     )
-    with control.driving(folder, where_of(experiment)):
+    with control.driving(folder, record_place(experiment)):
         header = {"measure": experiment.to_json()}
         swept = runner.go(policy, folder / MEASURE, header, on_event)
     _clear_storage(home.run_storage(experiment.storage, folder.name))
     try:
-        policy.raise_if_failed()
+        policy.raise_failure()
     except CloudtuneError as error:
         raise (swept.unconfirmed or error) from error
-    profile = _profile_of(experiment, policy, began)
+    profile = _build_profile(experiment, policy, began)
     if paced:
         profile = provider.paced_profile(profile, core_seconds or policy.figures.core_seconds)
     notes = list(_notes(policy))
     if auto:  # an emulated GPU has no memory
         gpu_memory_mib = 0 if provider.paced else offer.instance_type.gpu_memory_mib
-        profile, note = packed(profile, gpu_memory_mib)
+        profile, note = pack_shares(profile, gpu_memory_mib)
         notes += [note] if note else []
     if swept.unconfirmed is not None:
         text = f"{swept.unconfirmed}\nThe script was measured all the same; kept in "
@@ -150,7 +150,7 @@ def timed_profile(experiment: Experiment, core_seconds: float) -> ScalingProfile
 
     Everything else is the emulator's pace, and the delays that are usual on this machine.
     """
-    provider = provider_named(experiment.cloud.provider)
+    provider = find_provider(experiment.cloud.provider)
     machine = max(
         instance_types(experiment), key=lambda kind: (kind.gpu_model == REFERENCE, kind.gpus)
     )
@@ -165,7 +165,7 @@ def timed_profile(experiment: Experiment, core_seconds: float) -> ScalingProfile
         paced,
         script_hash=store.script_hash(experiment.train_file),
         measured_at=_now_text(unix_time()),
-        identity=identity_of(experiment),
+        identity=identify(experiment),
     )
 
 
@@ -181,9 +181,9 @@ def _clear_storage(uri: str) -> None:
         tell(f"the measurement's checkpoints could not be deleted: {error}")
 
 
-def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
+def _build_profile(experiment: Experiment, policy: MeasurePolicy, began: float) -> ScalingProfile:
     """Return the measured profile; on a machine without real GPUs it is emulated."""
-    provider = provider_named(experiment.cloud.provider)
+    provider = find_provider(experiment.cloud.provider)
     unpaced = ", unpaced" * provider.paced
     sources = (f"measured on {experiment.cloud.provider} cloud{unpaced}", policy.left_out)
     profile = policy.figures.profile(
@@ -192,7 +192,7 @@ def _profile_of(experiment: Experiment, policy: MeasurePolicy, began: float) -> 
         _now_text(began),
         "; ".join(filter(None, sources)),
     )
-    profile = replace(profile, identity=identity_of(experiment))
+    profile = replace(profile, identity=identify(experiment))
     emulated = Provenance(EMULATED, why="this machine's CPU")
     return replace(profile, provenance=emulated) if provider.paced else profile
 
@@ -211,7 +211,7 @@ def widths_to_measure(
     name = offer.instance_type.name
     for width in asked:
         _check_width(width, experiment, offer)
-    widths = tuple(map(float, sorted(set(asked)))) or measurements.widths_of(
+    widths = tuple(map(float, sorted(set(asked)))) or measurements.widths_to_measure(
         offer.gpus, bounds.min or 1, bounds.max
     )
     if not widths:
@@ -229,7 +229,7 @@ def _check_width(width: int, experiment: Experiment, offer: Offer) -> None:
     most = math.inf if bounds.max is None else bounds.max
     if not least <= width <= most:
         raise UsageError(f"--widths {width}: trial.gpus of the experiment doesn't allow that width")
-    instances = measurements.instances_for(width, offer.gpus)
+    instances = measurements.count_instances(width, offer.gpus)
     if instances > 1 and width % offer.gpus:
         raise UsageError(
             f"--widths {width}: {name} has {offer.gpus} GPUs, and a trial on several instances has "

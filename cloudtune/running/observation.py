@@ -32,7 +32,7 @@ from cloudtune.script.invocation import Invocation
 from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
-from cloudtune.train.programs.metric_parsers import Reading, Readings, step_of
+from cloudtune.train.programs.metric_parsers import Reading, Readings, find_step
 from cloudtune.train.programs.output_lines import last_traceback
 from cloudtune.train.programs.site_hooks import install_hook
 from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
@@ -83,7 +83,7 @@ def ask_options(program: Invocation) -> tuple[Invocation, tuple[Option, ...]]:
     Raises:
         UsageError: it printed no help in time.
     """
-    with _copied(program.folder) as folder:
+    with _copy(program.folder) as folder:
         help_, text = _help(_without_options(program), folder)
         if _OF_CLASS.search(text):
             help_, text = _help(replace(program, words=("-",)), folder)
@@ -160,7 +160,7 @@ def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) ->
     Raises:
         UsageError: it failed; the message has its last lines.
     """
-    with _copied(program.folder) as folder:
+    with _copy(program.folder) as folder:
         log = folder.parent / "log"
         trial = _Trial(folder, log, last)
         variables = {**program.variables, "WANDB_MODE": "offline"}
@@ -175,7 +175,7 @@ def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) ->
         measures = trial.measures(ended=code == 0)
         text = _text(log)
         named = {int(number) for number in _EPOCH_OF.findall(text)}
-        saved = trial.saved()
+        saved = trial.list_models()
         return Shown(
             measures=tuple(measures),
             ended=code == 0,
@@ -186,7 +186,7 @@ def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) ->
 
 
 @contextlib.contextmanager
-def _copied(source: Path) -> Iterator[Path]:
+def _copy(source: Path) -> Iterator[Path]:
     """Give a temporary copy of a script's folder, as instances get it."""
     with tempfile.TemporaryDirectory(prefix="cloudtune-try-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve() / "code"
@@ -292,7 +292,7 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
 
 def _missing_module(program: Invocation, name: str) -> str:
     for folder in program.folders_with(name.partition(".")[0]):
-        return f"; {name} is in {folder}: {_init_from(folder, program)}"
+        return f"; {name} is in {folder}: {_init_command(folder, program)}"
     return f"; {name} isn't installed for {sys.executable}"
 
 
@@ -301,10 +301,10 @@ def _from_project(program: Invocation) -> str:
     project = program.project
     if project is None or project == program.folder.resolve():
         return ""
-    return f"; to copy those of {project}: {_init_from(project, program)}"
+    return f"; to copy those of {project}: {_init_command(project, program)}"
 
 
-def _init_from(folder: Path, program: Invocation) -> str:
+def _init_command(folder: Path, program: Invocation) -> str:
     return f"cd {folder}; cloudtune init {program.script.resolve().relative_to(folder)}"
 
 
@@ -348,14 +348,14 @@ class _Trial:
             if any(fnmatch.fnmatch(path.name, pattern) for pattern in PATTERNS)
         ]
 
-    def saved(self) -> list[PurePosixPath]:
+    def list_models(self) -> list[PurePosixPath]:
         """Return the files that look like models, relative to the folder."""
         names = [PurePosixPath(path.relative_to(self._folder)) for path in self._new_files()]
         return [name for name in names if name.suffix in MODEL_SUFFIXES and not _is_data(name)]
 
     def measures(self, *, ended: bool) -> list[Measure]:
         """Return what it printed and wrote that may be its metric, the most likely first."""
-        found = [*self._printed(), *self._written()]
+        found = [*self._find_printed_metrics(), *self._written()]
         likely = [it for it in found if _is_likely(it[0], self._last, ended=ended)]
         likely.sort(key=lambda it: _key(*it, ended=ended))
         names: dict[str, Measure] = {}
@@ -363,7 +363,7 @@ class _Trial:
             names.setdefault(measure.name, measure)
         return list(names.values())
 
-    def _printed(self) -> Iterator[_Found]:
+    def _find_printed_metrics(self) -> Iterator[_Found]:
         for name, pattern, _ in labelled_numbers(_text(self._log)):
             readings = Readings(self._log, name, pattern, last=self._last or 0, start=0)
             reports = list(readings.more(ended=True))
@@ -409,7 +409,7 @@ def _measure(
         source=source,
         values=tuple(reading.metrics[name] for reading in readings),
         epochs=tuple(reading.epoch for reading in readings),
-        steps=tuple(step_of(reading.metrics) for reading in readings),
+        steps=tuple(find_step(reading.metrics) for reading in readings),
         parts=tuple(reading.part for reading in readings),
     )
 

@@ -7,11 +7,11 @@ from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make
 from cloudtune.planning.make import Planned
-from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.planning.stages import PlanOptions, Problem
 
 
-def limits_of(experiment: Experiment) -> Limits:
+def read_limits(experiment: Experiment) -> Limits:
     """Return the limits of an experiment."""
     return Limits(experiment.limits.deadline, experiment.limits.budget)
 
@@ -22,10 +22,10 @@ def load_problem(experiment: Experiment, profile: str | None) -> Problem:
     `profile` is a file or the name of a published profile; None uses measured or observed timings,
     or else those that are assumed of a script that never ran.
     """
-    return problem_of(experiment, stored_profiles(experiment, profile))
+    return build_problem(experiment, stored_profiles(experiment, profile))
 
 
-def plan_or_forced(
+def make_plan(
     problem: Problem,
     limits: Limits,
     options: PlanOptions,

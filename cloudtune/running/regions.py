@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.provider import Provider, provider_named
+from cloudtune.infra.provider import Provider, find_provider
 from cloudtune.model.events import EpochDone
-from cloudtune.model.text import counted
+from cloudtune.model.text import count_noun
 from cloudtune.model.trial import EndReason
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
-from cloudtune.planning.problem import catalog_of, markets_of, stored_profiles
+from cloudtune.planning.problem import load_catalog, select_markets, stored_profiles
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.running import heads
-from cloudtune.running.problems import limits_of, load_problem
+from cloudtune.running.problems import load_problem, read_limits
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.report import Report
 
@@ -33,7 +33,7 @@ class _Candidate:
     figure: str
 
 
-def ranked(
+def rank_regions(
     wanted: Experiment, profile: str | None = None, options: PlanOptions | None = None
 ) -> Sequence[Experiment]:
     """Return an experiment for each region that can take it, the best region's first.
@@ -46,14 +46,14 @@ def ranked(
     Raises:
         UsageError: no region can take it; the message says why of each.
     """
-    provider = provider_named(wanted.cloud.provider)
+    provider = find_provider(wanted.cloud.provider)
     names = wanted.cloud.regions
     if not names:
         return [provider.with_account_defaults(wanted)]
     candidates: list[_Candidate] = []
     lacking: dict[str, list[str]] = {}
     errors: tuple[type[Exception], ...] = (CloudtuneError, *provider.errors())
-    for name in _enabled(provider) if names == ("any",) else names:
+    for name in _list_regions(provider) if names == ("any",) else names:
         try:
             candidates.append(_candidate(provider, wanted, name, profile, options))
         except errors as error:
@@ -74,7 +74,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
-def _enabled(provider: Provider) -> Sequence[str]:
+def _list_regions(provider: Provider) -> Sequence[str]:
     try:
         return provider.regions()
     except provider.errors() as error:
@@ -97,17 +97,17 @@ def _candidate(
     regional = provider.with_account_defaults(wanted.model_copy(update={"cloud": cloud}))
     provider.check(regional)
     if profile is None and not stored_profiles(regional):
-        named = (regional.cloud.instances, markets_of(regional), regional.cloud.zones)
-        usd = min(it.usd_per_hour / it.gpus for it in catalog_of(regional).matching(*named))
+        named = (regional.cloud.instances, select_markets(regional), regional.cloud.zones)
+        usd = min(it.usd_per_hour / it.gpus for it in load_catalog(regional).matching(*named))
         return _Candidate(regional, (usd,), f"from {format_dollars(usd)} a GPU-hour")
-    priced = heads.with_head(regional, heads.head_for(regional))
+    priced = heads.with_head(regional, heads.offer_head(regional))
     problem = load_problem(priced, profile)
     try:
-        planned = make_plan(problem, limits_of(priced), options, priced.charges.head_start)
+        planned = make_plan(problem, read_limits(priced), options, priced.charges.head_start)
     except InfeasibleError:
         return _Candidate(regional, (math.inf,), "no plan meets the limits")
     estimate = planned.plan.estimate
-    trials = counted(round(planned.plan.forecast.trials.p50), "trial")
+    trials = count_noun(round(planned.plan.forecast.trials.p50), "trial")
     figure = f"{trials}, {format_seconds(estimate.seconds)}, {format_dollars(estimate.dollars)}"
     return _Candidate(regional, _worth(planned), figure)
 
@@ -131,7 +131,7 @@ def after(before: Report, following: Experiment) -> Experiment | None:
     trained = any(isinstance(entry.event, EpochDone) for entry in before.entries)
     if trained or before.ended is not EndReason.NO_CAPACITY:
         return None
-    left = vars(limits_of(following).less(before.seconds, before.dollars))
+    left = vars(read_limits(following).less(before.seconds, before.dollars))
     if any(value is not None and value <= 0 for value in left.values()):
         return None
     place = following.cloud.region

@@ -15,7 +15,7 @@ from cloudtune.infra.environments.bootstrap import lay
 from cloudtune.infra.environments.imports import missing_imports
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
-from cloudtune.infra.heads.bundle import Order, packed
+from cloudtune.infra.heads.bundle import Order, pack
 from cloudtune.infra.heads.head_runner import ERRORS, OUTPUT
 from cloudtune.infra.heads.launch import REMOTE, Remote
 from cloudtune.infra.heads.remote_runs import OVER, RUN
@@ -32,7 +32,7 @@ from cloudtune.infra.heads.store import (
     fetch,
 )
 from cloudtune.infra.node.boot import SCRIPT_SAYS, UPLOAD_SECONDS, telling_lines
-from cloudtune.infra.provider import Calls, HeadOffer, calls_to, provider_named
+from cloudtune.infra.provider import Calls, HeadOffer, calls_to, find_provider
 from cloudtune.infra.sent_files import IGNORE_FILE, secrets_in
 from cloudtune.model.serialization import encode
 from cloudtune.planning.make import LEASE_GRACE_SECONDS
@@ -76,7 +76,7 @@ def send(
         CloudtuneError: the launch failed; the message says whether an instance may be running.
     """
     began = time.time()
-    provider_named(wanted.cloud.provider).check(wanted)
+    find_provider(wanted.cloud.provider).check(wanted)
     options = dict(word.partition("=")[::2] for word in words)
     profile = options.get("--profile")
     has_run = plan is not None or bool(stored_profiles(wanted, profile, note=str))
@@ -93,7 +93,7 @@ def send(
             f"note: not sent: {', '.join(secrets)}, as they look like secrets; `!{secrets[0]}` in "
             f"{IGNORE_FILE} sends one"
         )
-    parcel = packed(wanted.train_folder, {**needed, **files}, home.home())
+    parcel = pack(wanted.train_folder, {**needed, **files}, home.home())
     storage = home.storage(wanted.storage).rstrip("/")
     bootstrap = lay(storage)
     folder = home.new_run(wanted.name)
@@ -107,7 +107,7 @@ def send(
         foundation=encode(bootstrap),
     )
     HeadStore(remote.storage).write(PARCEL, parcel)
-    return _launched(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])
+    return _launch(folder, wanted, remote, offer, ["run", str(path), *_CARRIED, *words])
 
 
 def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[str]) -> HeadRun:
@@ -133,7 +133,7 @@ def resend(folder: Path, wanted: Experiment, offer: HeadOffer, words: Sequence[s
     store.remove(STATE)
     (folder / OVER).unlink(missing_ok=True)
     remote = replace(before, until=_end(wanted, now), asked_at=now, attempt=before.attempt + 1)
-    return _launched(folder, wanted, remote, offer, ["resume", folder.name, *_CARRIED, *words])
+    return _launch(folder, wanted, remote, offer, ["resume", folder.name, *_CARRIED, *words])
 
 
 def _check_imports(wanted: Experiment) -> None:
@@ -178,7 +178,7 @@ def _end(wanted: Experiment, began: float) -> float:
     return began + (wanted.limits.deadline or LONGEST_SECONDS) + 2 * LEASE_GRACE_SECONDS
 
 
-def _launched(
+def _launch(
     folder: Path, wanted: Experiment, remote: Remote, offer: HeadOffer, arguments: Sequence[str]
 ) -> HeadRun:
     values = own_values(wanted)
@@ -205,13 +205,13 @@ def _launched(
             remote,
             offer,
             lambda user_data: {"UserData": user_data},
-            boot_log=upload_address(store.uri_of(BOOT), UPLOAD_SECONDS),
+            boot_log=upload_address(store.make_uri(BOOT), UPLOAD_SECONDS),
             key=key,
             say=to_stderr,
         )
     run = HeadRun(folder, remote, head)
     if interruption.pending:
-        raise _detached(run)
+        raise _detachment(run)
     return run
 
 
@@ -279,21 +279,21 @@ class Following:
             CleanupError: its cloud didn't confirm its termination.
         """
         try:
-            self._answered(self._fetch_experience)
+            self._ask(self._fetch_experience)
             give_up = time.monotonic() + _GONE_SECONDS
-            while self._answered(lambda: launch.live_heads(self._calls, self.run.folder.name)):
+            while self._ask(lambda: launch.live_heads(self._calls, self.run.folder.name)):
                 if time.monotonic() > give_up:
-                    self._answered(lambda: self._calls.terminate([self.run.head]))
-                    raise self._unconfirmed("requested it again")
+                    self._ask(lambda: self._calls.terminate([self.run.head]))
+                    raise self._cleanup_error("requested it again")
                 time.sleep(_LOOK_SECONDS)
         except KeyboardInterrupt:
-            raise self._unconfirmed("the run has ended, and you interrupted the wait") from None
+            raise self._cleanup_error("the run has ended, and you interrupted the wait") from None
 
     def _fetch_experience(self) -> None:
         for name in ("profiles", "knowledge"):
             fetch(self._store, home.home() / name, f"{name}/")
 
-    def _answered(self, question: Callable[[], T]) -> T:
+    def _ask(self, question: Callable[[], T]) -> T:
         """Return the answer to a question, however long network or credentials are away.
 
         Raises:
@@ -304,10 +304,10 @@ class Following:
             if answer is not None:
                 return answer[0]
             if time.time() > self.run.remote.until:
-                raise self._unconfirmed("its lease has ended it by now")
+                raise self._cleanup_error("its lease has ended it by now")
             time.sleep(_LOOK_SECONDS)
 
-    def _unconfirmed(self, why: str) -> CleanupError:
+    def _cleanup_error(self, why: str) -> CleanupError:
         head = self.run.head
         return CleanupError(
             f"EC2 did not confirm that head {head} terminated; {why}. Check with `cloudtune status`"
@@ -343,7 +343,7 @@ def follow(run: HeadRun, reporter: Reporter, *, seen: int = 0) -> int:
                 break
             time.sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
-        raise _detached(run) from None
+        raise _detachment(run) from None
     finally:
         reporter.on_run_end()
     following.end()
@@ -351,7 +351,7 @@ def follow(run: HeadRun, reporter: Reporter, *, seen: int = 0) -> int:
     return code
 
 
-def _detached(run: HeadRun) -> DetachedError:
+def _detachment(run: HeadRun) -> DetachedError:
     name = run.folder.name
     return DetachedError(
         f"Run {name} continues without this machine, controlled by head {run.head}, and bills "
@@ -379,7 +379,7 @@ def _boot_log(store: HeadStore) -> list[str]:
 def _refuse_dead(run: HeadRun, calls: Calls, store: HeadStore, state: State | None) -> None:
     """Refuse to continue if the head is gone, unless it may still start."""
     name = run.folder.name
-    instances = calls.ours(launch.head_of(name))
+    instances = calls.ours(launch.head_tag(name))
     if any(instance.billing for instance in instances):
         return
     young = time.time() - run.remote.asked_at < _BOOT_SECONDS
@@ -396,7 +396,7 @@ def _refuse_dead(run: HeadRun, calls: Calls, store: HeadStore, state: State | No
 
 
 def _calls(remote: Remote) -> Calls:
-    provider = provider_named(remote.provider)
+    provider = find_provider(remote.provider)
     (cloud,) = provider.clouds_in_use(home.home(), (), remote.region)
     return calls_to(cloud.endpoint)
 

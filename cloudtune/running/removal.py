@@ -9,8 +9,8 @@ from pathlib import Path
 
 from cloudtune.engine.ledger import DAMAGED
 from cloudtune.errors import CloudtuneError, UsageError
-from cloudtune.infra.heads.launch import Remote, head_of
-from cloudtune.infra.provider import calls_to, errors_at, provider_named
+from cloudtune.infra.heads.launch import Remote, head_tag
+from cloudtune.infra.provider import calls_to, find_provider, list_errors
 from cloudtune.running import cleanup
 from cloudtune.runs import control, home
 from cloudtune.train.storage import delete, entries, filesystem, is_local, storage_errors
@@ -71,8 +71,8 @@ def removable(name: str) -> Removable:
     _refuse_alive(folder)
     _refuse_billing(folder)
     kept = _found_in(folder)
-    uri = _storage_of(folder)
-    return Removable(folder, kept, None if uri is None else _stored(uri))
+    uri = _find_storage(folder)
+    return Removable(folder, kept, None if uri is None else _find_folder(uri))
 
 
 def clear(uri: str, keep: str = "") -> None:
@@ -142,17 +142,17 @@ def _refuse_alive(folder: Path) -> None:
 
 
 def _refuse_billing(folder: Path) -> None:
-    provider, region = control.place_of(folder)
+    provider, region = control.read_place(folder)
     if provider and region:
-        clouds = provider_named(provider).clouds_in_use(home.home(), {region}, None)
+        clouds = find_provider(provider).clouds_in_use(home.home(), {region}, None)
     else:  # it is unknown where the run rented
         clouds = cleanup.open_clouds(None)
     for cloud in clouds:
         try:
             calls = calls_to(cloud.endpoint)
             alive = [*calls.ours(folder.name, ended=False)]
-            alive += calls.ours(head_of(folder.name), ended=False)
-        except errors_at(cloud.endpoint) as error:
+            alive += calls.ours(head_tag(folder.name), ended=False)
+        except list_errors(cloud.endpoint) as error:
             raise UsageError(
                 f"run {folder.name} may still have instances and nothing was removed: "
                 f"{cloud.endpoint.region} can't be asked: {error}"
@@ -165,7 +165,7 @@ def _refuse_billing(folder: Path) -> None:
             )
 
 
-def _storage_of(folder: Path) -> str | None:
+def _find_storage(folder: Path) -> str | None:
     """Return STORAGE/RUN of a run or a measurement; None if its records don't say."""
     with contextlib.suppress(CloudtuneError):
         if (remote := Remote.of(folder)) is not None:
@@ -180,7 +180,7 @@ def _storage_of(folder: Path) -> str | None:
     return None
 
 
-def _stored(uri: str) -> RemovedFolder:
+def _find_folder(uri: str) -> RemovedFolder:
     from pyarrow import fs as pyarrow_fs  # noqa: PLC0415  takes a while
 
     with storage_errors(uri):

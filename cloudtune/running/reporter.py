@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class Reporter:
         Raises:
             UsageError: renting isn't allowed. This is the default.
         """
-        provider = provider_named(experiment.cloud.provider)
+        provider = find_provider(experiment.cloud.provider)
         raise UsageError(f"renting from {provider.asks_first} needs confirmation: pass yes=True")
 
     def on_measuring_start(self, experiment: Experiment) -> None:
@@ -127,7 +127,7 @@ class Reporters(Reporter):
 
     def on_confirm(self, experiment: Experiment, job: Job | None) -> None:
         """Ask the first reporter if the provider asks first, unless `yes`."""
-        if not self._yes and provider_named(experiment.cloud.provider).asks_first:
+        if not self._yes and find_provider(experiment.cloud.provider).asks_first:
             self._reporters[0].on_confirm(experiment, job)
 
     def on_measuring_start(self, experiment: Experiment) -> None:

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cloudtune.engine.resume import InFlight, replayed
-from cloudtune.errors import UsageError, shown
+from cloudtune.engine.resume import InFlight, replay
+from cloudtune.errors import UsageError, quote
 from cloudtune.model.events import RunContinued
 from cloudtune.model.plans import Limits
 from cloudtune.model.text import cost_format
@@ -20,7 +20,7 @@ from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.identity import refuse_changed_files
 from cloudtune.runs.job import Job, job_of_ledger
-from cloudtune.runs.moved import entries_of
+from cloudtune.runs.moved import read_moved_entries
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Further:
         signed = isinstance(self.trials, int) or text != number
         if not (signed and number.isdecimal() and number.isascii() and int(number) > 0):
             raise UsageError(
-                f"--trials {shown(self.trials)}: write how many there are to be besides those that "
+                f"--trials {quote(self.trials)}: write how many there are to be besides those that "
                 "the run has, as in --trials +16"
             )
         return int(number)
@@ -181,15 +181,15 @@ def resume_job(
     """
     ledger = folder / home.LEDGER
     job = job_of_ledger(ledger)
-    with control.driving(folder, runner.where_of(job.experiment)):
+    with control.driving(folder, runner.record_place(job.experiment)):
         policy = job.policy()
-        left = replayed(policy, entries_of(ledger, job))
+        left = replay(policy, read_moved_entries(ledger, job))
         now = max(left.at, time.time() - job.began)
         within = further_limits(job, policy, left, further or Further(), now)
         more = 0 if further is None else further.more
         if within is not None and more:
             probe = job.policy()
-            replayed(probe, entries_of(ledger, job))
+            replay(probe, read_moved_entries(ledger, job))
             try_more(job, probe, RunContinued(now, within.deadline, within.budget, more))
         job = replace(job, limits=within or policy.limits)
         if not changed_script:
@@ -203,7 +203,7 @@ def resume_job(
         cloud = runner.open_cloud(
             job.experiment, pace=job.paced, profiles=job.profiles, adopt=adopt
         )
-        driver = runner.runner_of(job, folder, cloud, variables)
+        driver = runner.make_runner(job, folder, cloud, variables)
         left.within = within
         left.more = more
         with runner.outliving_reporters(folder):

@@ -35,7 +35,7 @@ from cloudtune.infra.provider import (
     Preflight,
     Provider,
     calls_to,
-    provider_named,
+    find_provider,
 )
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Command
@@ -52,9 +52,9 @@ from cloudtune.running.reporter import Reporter
 from cloudtune.running.variables import take
 from cloudtune.runs import control, home
 from cloudtune.runs.control import to_stderr
-from cloudtune.runs.identity import identity_of
+from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job
-from cloudtune.script.command import words_of
+from cloudtune.script.command import split_words
 from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
@@ -128,7 +128,7 @@ def preflight(
         UsageError: all would, or something else stands in the way; the message has a line for each.
     """
     check_storage(experiment)
-    checked = provider_named(experiment.cloud.provider).preflight(experiment, head, offers)
+    checked = find_provider(experiment.cloud.provider).preflight(experiment, head, offers)
     problems = [
         *_full_disk(home.runs()),
         *_unnamable(experiment.train_folder),
@@ -197,7 +197,7 @@ def open_cloud(
     Raises:
         UsageError: the experiment lacks something that its provider needs, or it can't be used.
     """
-    provider = provider_named(experiment.cloud.provider)
+    provider = find_provider(experiment.cloud.provider)
     provider.check(experiment)
     return provider.open(experiment, home.home(), pace=pace, profiles=profiles, adopt=adopt)
 
@@ -337,7 +337,7 @@ class Runner:
 
     @property
     def _provider(self) -> Provider:
-        return provider_named(self.experiment.cloud.provider)
+        return find_provider(self.experiment.cloud.provider)
 
     @property
     def _storage(self) -> str:
@@ -345,17 +345,17 @@ class Runner:
 
     def _training(self) -> Training:
         losses = max((o.interruptions_per_hour for o in self.offers), default=0.0)
-        return training_of(
+        return make_training(
             self.experiment, self._storage, self.last_epoch, losses, variables=self.variables
         )
 
 
 def _source_files(experiment: Experiment) -> Collection[str]:
     """Return the files whose later changes must not reach a run's trials, by their paths."""
-    return tuple(identity_of(experiment).files)
+    return tuple(identify(experiment).files)
 
 
-def training_of(
+def make_training(
     experiment: Experiment,
     storage: str,
     last_epoch: int,
@@ -368,7 +368,7 @@ def training_of(
         train=experiment.train_function
         if experiment.runs_command
         else f"{experiment.train_file.name}:{experiment.train_function}",
-        program=program_of(experiment),
+        program=read_program(experiment),
         progress=Progress(**experiment.progress.model_dump()),
         metric_name=experiment.metric.name,
         metric_mode=experiment.metric.mode,
@@ -376,21 +376,21 @@ def training_of(
         storage=storage,
         seed=experiment.seed,
         compared=experiment.trial.sync != "trusted",
-        has_gpus=provider_named(experiment.cloud.provider).has_gpus,
+        has_gpus=find_provider(experiment.cloud.provider).has_gpus,
         losses_per_hour=losses_per_hour,
         variables=variables,
         data=experiment.data_sources,
     )
 
 
-def program_of(experiment: Experiment) -> Program | None:
+def read_program(experiment: Experiment) -> Program | None:
     """Return the command that trains; None if a function does."""
     if not experiment.runs_command:
         return None
     reports = experiment.reports
     return Program(
         text=experiment.train,
-        words=words_of(experiment.train),
+        words=split_words(experiment.train),
         until=experiment.epochs.max,
         file=reports.file,
         printed=reports.printed,
@@ -399,7 +399,7 @@ def program_of(experiment: Experiment) -> Program | None:
     )
 
 
-def where_of(experiment: Experiment) -> dict[str, str]:
+def record_place(experiment: Experiment) -> dict[str, str]:
     """Return the record of where a run rents, by which `gc` finds it without its ledger."""
     return {"provider": experiment.cloud.provider, "region": experiment.cloud.region}
 
@@ -440,11 +440,11 @@ def run_job(job: Job, reporter: Reporter) -> Ended:
     job = launchable(job)
     cloud = open_cloud(job.experiment, pace=job.paced, profiles=job.profiles)
     folder = home.new_run(job.experiment.name)
-    with control.driving(folder, where_of(job.experiment)):
-        limits = bounded(job)
+    with control.driving(folder, record_place(job.experiment)):
+        limits = bound_limits(job)
         job = replace(job, run=folder.name, limits=limits, zones=_zones(job.experiment, cloud))
         policy = job.policy()
-        runner = runner_of(job, folder, cloud, variables)
+        runner = make_runner(job, folder, cloud, variables)
         with outliving_reporters(folder):
             reporter.on_run_start(job, policy)
         swept = runner.go(policy, folder / home.LEDGER, job.to_json(), reporter.on_event)
@@ -458,10 +458,10 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
         return ()
     if settings.subnets:
         return tuple(settings.subnets)
-    return provider_named(settings.provider).zones(cloud)
+    return find_provider(settings.provider).zones(cloud)
 
 
-def runner_of(job: Job, folder: Path, cloud: Cloud, variables: Variables) -> Runner:
+def make_runner(job: Job, folder: Path, cloud: Cloud, variables: Variables) -> Runner:
     """Return the runner of a job on a cloud, with its record in a folder.
 
     `variables` are those of its trials.
@@ -483,7 +483,7 @@ def runner_of(job: Job, folder: Path, cloud: Cloud, variables: Variables) -> Run
     )
 
 
-def bounded(job: Job) -> Limits:
+def bound_limits(job: Job) -> Limits:
     """Return the job's limits, bounded so that nothing runs forever.
 
     Without a deadline the run gets one of three times the planned time plus an hour (`longest`),

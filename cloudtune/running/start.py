@@ -23,7 +23,7 @@ from cloudtune.profiles.measurements import MeasureError
 from cloudtune.running import flow, heads, remote
 from cloudtune.running.data import with_data
 from cloudtune.running.outcomes import HeadRun, Swept
-from cloudtune.running.regions import after, ranked
+from cloudtune.running.regions import after, rank_regions
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import Further
 from cloudtune.running.variables import own_values
@@ -47,7 +47,7 @@ class RunSettings:
     force: bool
     here: bool | None
 
-    def head_for(self, experiment: Experiment) -> HeadOffer | None:
+    def choose_head(self, experiment: Experiment) -> HeadOffer | None:
         """Return the head that is to control a run; None if this machine is.
 
         Raises:
@@ -55,7 +55,7 @@ class RunSettings:
         """
         if self.here:
             return None
-        return heads.head_for(experiment, force=self.here is False)
+        return heads.offer_head(experiment, force=self.here is False)
 
     def words(self) -> list[str]:
         """Return the same settings as options of `cloudtune run`, for a head."""
@@ -84,8 +84,8 @@ def run_experiment(experiment: Experiment, settings: RunSettings, reporter: Repo
         CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
     own_values(experiment)
-    first, *others = ranked(experiment, settings.profile, settings.options)
-    offer = settings.head_for(first)
+    first, *others = rank_regions(experiment, settings.profile, settings.options)
+    offer = settings.choose_head(first)
     if offer is None:
         reporter.on_local_start(first)
         ended = flow.tune(
@@ -100,7 +100,7 @@ def run_experiment(experiment: Experiment, settings: RunSettings, reporter: Repo
     reporter.on_confirm(first, None)
     report = _run_on_head(first, offer, settings.words(), reporter)
     while others and (following := after(report, others.pop(0))):
-        offer = heads.head_for(following, force=True)
+        offer = heads.offer_head(following, force=True)
         assert offer is not None
         report = _run_on_head(following, offer, settings.words(), reporter)
     return report
@@ -113,7 +113,7 @@ def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
         CloudtuneError: as `run_experiment`.
     """
     own_values(job.experiment)
-    offer = settings.head_for(job.experiment)
+    offer = settings.choose_head(job.experiment)
     if offer is None:
         reporter.on_local_start(job.experiment)
         ended = flow.carry_out(job, reporter, pace=settings.pace, force=settings.force)
@@ -147,7 +147,7 @@ def resume_run(
         reporter.on_local_start(job.experiment)
         ended = flow.resume_here(folder, reporter, further, changed_script=changed_script)
         return flow.conclude(ended, reporter)
-    offer = heads.head_for(job.experiment, force=True)
+    offer = heads.offer_head(job.experiment, force=True)
     assert offer is not None
     reporter.on_confirm(job.experiment, job)
     words = option_words(vars(further))

@@ -10,7 +10,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.variables import FILE
 from cloudtune.infra.node.variables import Variables, read_secret
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.infra.sent_files import IGNORE_FILE, sent_files
 from cloudtune.model.providers import PROVIDERS
 
@@ -35,7 +35,7 @@ def take(experiment: Experiment) -> Variables:
     values = {**literal, **own}
     in_aws = {name: it for name, it in experiment.secret_sources.items() if it.is_in_aws}
     region = experiment.cloud.region
-    if not provider_named(experiment.cloud.provider).has_roles:
+    if not find_provider(experiment.cloud.provider).has_roles:
         region = aws_session.region()
         values |= {name: read_secret(name, it, region) for name, it in in_aws.items()}
     _refuse_long(values)

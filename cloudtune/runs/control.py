@@ -37,7 +37,7 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
         UsageError: another process drives it.
     """
     with (folder / LOCK).open("a") as lock:
-        if not _locked(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
+        if not _acquire(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
             other = _driver(folder)
             process = "another process" if other is None else f"process {other.pid}"
             raise UsageError(
@@ -66,14 +66,14 @@ def is_driven(folder: Path) -> bool:
         return carried
     try:
         with (folder / LOCK).open("r") as lock:
-            if not _locked(lock, fcntl.LOCK_SH, 0.0):
+            if not _acquire(lock, fcntl.LOCK_SH, 0.0):
                 return True
     except OSError:  # a run of an older version, or one that was never driven
         pass
     return _recorded_alive(folder)
 
 
-def place_of(folder: Path) -> tuple[str, str]:
+def read_place(folder: Path) -> tuple[str, str]:
     """Return the provider and the region of a run; "" if they aren't recorded."""
     from cloudtune.infra.heads.launch import Remote  # noqa: PLC0415  storage takes long
 
@@ -93,7 +93,7 @@ def place_of(folder: Path) -> tuple[str, str]:
     )
 
 
-def _locked(lock: IO[str], kind: int, patience: float) -> bool:
+def _acquire(lock: IO[str], kind: int, patience: float) -> bool:
     give_up = time.monotonic() + patience
     while True:
         try:

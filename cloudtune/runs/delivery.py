@@ -9,10 +9,10 @@ from typing import Any
 
 from cloudtune.engine.ledger import DAMAGED
 from cloudtune.model.progress import BestResult
-from cloudtune.model.trial import nested, rank_key
+from cloudtune.model.trial import nest, rank_key
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.moved import Places
-from cloudtune.train.best import keep_best, note_of
+from cloudtune.train.best import keep_best, read_note
 from cloudtune.train.checkpoint import CheckpointStore, read_manifest
 from cloudtune.train.storage import CheckpointError
 
@@ -55,7 +55,7 @@ def deliver(folder: Path, policy: RunPolicy, uri: str, stored: str) -> Delivered
             manifest = read_manifest(checkpoint)
             about = {
                 "run": folder.name,
-                "config": nested(policy.trials[manifest.trial].trial.config),
+                "config": nest(policy.trials[manifest.trial].trial.config),
                 "checkpoint": checkpoint,
             }
             path = keep_best(uri, checkpoint, about)
@@ -79,12 +79,12 @@ def _candidates(policy: RunPolicy, best: BestResult, uri: str, stored: str) -> I
     """Yield the paths of the run's checkpoints in the order in which they would be delivered."""
     yield stored
     store = CheckpointStore(uri)
-    own = store.saved(best.trial).items()
+    own = store.list_checkpoints(best.trial).items()
     yield from reversed([path for path, manifest in own if manifest.epoch < best.epoch])
     metric = policy.state.metric
     others: dict[str, float] = {}
     for name in policy.trials.keys() - {best.trial}:
-        for path, manifest in store.saved(name).items():
+        for path, manifest in store.list_checkpoints(name).items():
             others[path] = manifest.metrics.get(metric.name, math.nan)
     yield from sorted(others, key=lambda path: (rank_key(metric.mode, others[path]), path))
 
@@ -98,7 +98,7 @@ def undelivered(folder: Path) -> str:
         return ""
 
 
-def delivered(
+def read_delivery(
     folder: Path, best: BestResult, stored: str | None, places: Places
 ) -> DeliveredModel | None:
     """Return what was delivered of a run whose best checkpoint is `stored`; None if nothing is."""
@@ -114,6 +114,6 @@ def delivered(
     is_best = delivery.checkpoint == stored
     if not (is_best or delivery.why):
         return None
-    if "://" not in delivery.path and note_of(delivery.path) is None:
+    if "://" not in delivery.path and read_note(delivery.path) is None:
         return None
     return delivery

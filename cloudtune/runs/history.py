@@ -17,12 +17,12 @@ from cloudtune.engine.record.actuals import crowded_places, delay_times, epoch_t
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.processes import write_atomically
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.serialization import decode, encode
 from cloudtune.profiles import store
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes
 from cloudtune.runs import control, home
-from cloudtune.runs.identity import identity_of
+from cloudtune.runs.identity import identify
 from cloudtune.strategies.samplers.axes import allows
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def remember(folder: Path, report: Report) -> RunRecord:
     return record
 
 
-def recorded(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
+def load_record(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
     """Return the record of a run's folder, made from its ledger if it is missing or old.
 
     `kept` is the record on disk, if the caller has read it.
@@ -163,7 +163,7 @@ def recorded(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
     """
     from cloudtune.runs.report import load  # noqa: PLC0415  it needs all of a run's world
 
-    kept = kept or _kept(folder)
+    kept = kept or _read_record(folder)
 
     if kept is not None:
         with contextlib.suppress(*DAMAGED):
@@ -171,7 +171,7 @@ def recorded(folder: Path, kept: Mapping[str, Any] | None = None) -> RunRecord:
     return remember(folder, load(folder))
 
 
-def _kept(folder: Path) -> Mapping[str, Any] | None:
+def _read_record(folder: Path) -> Mapping[str, Any] | None:
     """Return the record on disk; None if it is missing, old or damaged."""
     with contextlib.suppress(*DAMAGED, OSError):
         data = json.loads((folder / RECORD).read_bytes())
@@ -181,16 +181,16 @@ def _kept(folder: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def listed(experiment: Experiment | None = None) -> Iterator[Listed]:
+def list_runs(experiment: Experiment | None = None) -> Iterator[Listed]:
     """Yield the runs of this machine, latest first; `experiment` decides which times are usable."""
     for folder in home.run_folders()[::-1]:
         try:
-            record = recorded(folder)
+            record = load_record(folder)
         except (CloudtuneError, OSError) as error:
             yield Listed(folder.name, None, "unreadable", f"unreadable: {error}")
             continue
         state = record.ended or ("runs" if control.is_driven(folder) else "died")
-        yield Listed(folder.name, record, state, untimed(record, experiment))
+        yield Listed(folder.name, record, state, why_no_times(record, experiment))
 
 
 def to_json(listed: Listed) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def to_json(listed: Listed) -> dict[str, Any]:
     return {**data, "run": listed.run, "state": listed.state, "times": times}
 
 
-def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, ...]]:
+def load_times(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, ...]]:
     """Return the times of earlier runs of the same script at the same provider, and notes.
 
     They are the latest ended runs, unless the experiment names some. Another version of the script
@@ -223,8 +223,8 @@ def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, .
         mistakes = tuple(mistakes_in(experiment))
         if mistakes:
             raise UsageError("\n".join(map(str, mistakes)))
-        named = [recorded(home.find_run(name)) for name in asked]
-        fitting = [record for record in named if not untimed(record, experiment, ended=False)]
+        named = [load_record(home.find_run(name)) for name in asked]
+        fitting = [record for record in named if not why_no_times(record, experiment, ended=False)]
         return tuple(record.times(experiment.space) for record in fitting), ()
     timed: list[RunRecord] = []
     other: list[RunRecord] = []
@@ -238,7 +238,7 @@ def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, .
     with contextlib.suppress(OSError):
         wanted = store.script_hash(experiment.train_file)
     for record in _latest(of_use):
-        if not untimed(record, experiment):
+        if not why_no_times(record, experiment):
             timed.append(record)
         elif (record.script, record.function) == (path, experiment.train_function) or (
             wanted and record.script_hash == wanted
@@ -247,13 +247,13 @@ def times_of(experiment: Experiment) -> tuple[tuple[RunTimes, ...], tuple[str, .
         if len(timed) == MOST_TIMED:
             break
     notes = (
-        f"{record.run} isn't used for how long things take: {untimed(record, experiment)}"
+        f"{record.run} isn't used for how long things take: {why_no_times(record, experiment)}"
         for record in (() if timed else other[:1])
     )
     return tuple(record.times(experiment.space) for record in timed), tuple(notes)
 
 
-def untimed(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
+def why_no_times(record: RunRecord, experiment: Experiment | None, *, ended: bool = True) -> str:
     """Return why a run's times can't be used in an experiment (or in any); "" if they can.
 
     `ended`: whether the run must have ended.
@@ -272,14 +272,14 @@ def _timing_gaps(record: RunRecord, experiment: Experiment | None, *, ended: boo
     function = experiment.train_function
     if record.cloud != where:
         yield f"it ran on {record.cloud}, not on {where}"
-    if record.paced != provider_named(where).paced:
+    if record.paced != find_provider(where).paced:
         yield "its training was not paced"
     if record.function != function:
         yield f"it trained {record.function}, not {function}"
     changed: list[str] = []
     with contextlib.suppress(OSError):
         if record.identity is not None:
-            changed = list(record.identity.changes(identity_of(experiment)))
+            changed = list(record.identity.changes(identify(experiment)))
         if record.script_hash == store.script_hash(experiment.train_file) and not changed:
             return
     version = "another version" if record.script_hash else "an unknown version"
@@ -292,7 +292,7 @@ def mistakes_in(experiment: Experiment) -> Iterator[Mistake]:
     named = () if isinstance(experiment.history, str) else experiment.history
     for index, name in enumerate(named):
         try:
-            why = untimed(recorded(home.find_run(name)), experiment, ended=False)
+            why = why_no_times(load_record(home.find_run(name)), experiment, ended=False)
         except (CloudtuneError, OSError) as error:
             why = f"{error}" if isinstance(error, UsageError) else f"can't be read ({error})"
         else:
@@ -307,8 +307,8 @@ def _latest(of_use: Callable[[Mapping[str, Any]], bool]) -> Iterator[RunRecord]:
     `of_use` can rule out a record by its raw contents, before it is decoded.
     """
     for folder in home.run_folders()[: -_LOOKED_AT - 1 : -1]:
-        kept = _kept(folder)
+        kept = _read_record(folder)
         if control.is_driven(folder) or (kept is not None and not of_use(kept)):
             continue
         with contextlib.suppress(CloudtuneError, OSError):
-            yield recorded(folder, kept)
+            yield load_record(folder, kept)

@@ -20,7 +20,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Constant
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.model.scaling import Identity
-from cloudtune.script.command import words_of
+from cloudtune.script.command import split_words
 from cloudtune.script.functions import parse_file
 
 # Larger files that a command names are data.
@@ -28,13 +28,13 @@ _MAX_BYTES: Final = 4 * 2**20
 _SCRIPT_NAME: Final = re.compile(r"[\w./-]+\.(?:py|sh)\b")
 
 
-def identity_of(experiment: Experiment) -> Identity:
+def identify(experiment: Experiment) -> Identity:
     """Return the identity of what an experiment runs now."""
     script = experiment.train_file
     folder = experiment.train_folder
     files = [script]
     if experiment.runs_command:
-        plain = [part for word in words_of(experiment.train) for part in word]
+        plain = [part for word in split_words(experiment.train) for part in word]
         texts = [part for part in plain if isinstance(part, str) and part]
         named = [name for text in texts for name in (text, *_SCRIPT_NAME.findall(text))]
         files += [Path(os.path.normpath(folder / name)) for name in named]
@@ -68,7 +68,7 @@ def refuse_changed_files(run: str, before: Identity | None, experiment: Experime
     """
     if before is None:
         return
-    changed = list(before.file_changes(identity_of(experiment)))
+    changed = list(before.file_changes(identify(experiment)))
     if changed:
         raise UsageError(
             f"run {run}: in {experiment.train_folder}, {'; '.join(changed)} since it began, and "
@@ -97,7 +97,7 @@ def _files(begun: list[Path], folder: Path, roots: tuple[Path, ...]) -> Iterator
         stat = path.stat()
         if stat.st_size > _MAX_BYTES:
             continue
-        digest, leads = _looked_at(path, stat.st_mtime_ns, stat.st_size)
+        digest, leads = _scan_file(path, stat.st_mtime_ns, stat.st_size)
         yield path.relative_to(folder).as_posix(), digest
         for level, name in leads:
             above = (path.parents[level - 1],) if level else roots
@@ -119,7 +119,7 @@ def _modules(root: Path, parts: list[str]) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=1024)
-def _looked_at(path: Path, changed_at: int, size: int) -> tuple[str, tuple[tuple[int, str], ...]]:  # noqa: ARG001
+def _scan_file(path: Path, changed_at: int, size: int) -> tuple[str, tuple[tuple[int, str], ...]]:  # noqa: ARG001
     """Return a file's SHA-256, and the level and name of each of its imports."""
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()

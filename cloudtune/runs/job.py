@@ -14,7 +14,7 @@ from cloudtune.engine.ledger import DAMAGED, read_header
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import sample
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import BY_PLAN, Charges, Limits, Plan, Rentable, RunPlan
 from cloudtune.model.scaling import Identity, ScalingProfile
@@ -74,7 +74,7 @@ class Job:
 
         `heartbeat` and `checked` are `RunPolicy`'s.
         """
-        return policy_of(
+        return make_policy(
             self.experiment,
             (*self.rentables, *self.standins),
             self.limits,
@@ -138,7 +138,7 @@ def max_trials(experiment: Experiment) -> int | None:
     experiment has none, or as many as possible if the plan searches for the number.
     """
     name = experiment.strategy_name
-    if experiment.trials is not None or not (registry.is_planned(name) or name == "pbt"):
+    if experiment.trials is not None or not (registry.has_stages(name) or name == "pbt"):
         return experiment.trials
     return MAX_TRIALS if registry.explores(name) else experiment.fixed_trials
 
@@ -158,16 +158,16 @@ def _configs(experiment: Experiment, count: int) -> Sequence[Mapping[str, object
     return [*first, *(config for config in drawn if config not in first)][:count]
 
 
-def basis_of(
+def make_basis(
     experiment: Experiment, rentables: Sequence[Rentable], day: str | None = None
 ) -> Basis:
     """Return the origin of the times and prices of an experiment's runs, as of a day (today)."""
     profiles = (rentable.profile for rentable in rentables)
-    paced = provider_named(experiment.cloud.provider).paced
+    paced = find_provider(experiment.cloud.provider).paced
     return basis(profiles, day or utc_date(), paced=paced)
 
 
-def choice_of(experiment: Experiment) -> registry.Choice:
+def read_choice(experiment: Experiment) -> registry.Choice:
     """Return the names of an experiment's strategy, allocator and fleet rule.
 
     Raises:
@@ -183,7 +183,7 @@ def choice_of(experiment: Experiment) -> registry.Choice:
     return choice
 
 
-def policy_of(
+def make_policy(
     experiment: Experiment,
     rentables: Sequence[Rentable],
     limits: Limits,
@@ -203,23 +203,23 @@ def policy_of(
     Raises:
         UsageError: a strategy, sampler, allocator or fleet rule is unknown.
     """
-    context = replace(context_of(experiment, rentables, limits), stands_for=stands_for)
+    context = replace(make_context(experiment, rentables, limits), stands_for=stands_for)
     metric = experiment.metric
     own = brakes(experiment, rentables)
     return registry.run_policy(
         context,
         registry.components(
-            context, sampler_of(experiment, learns=learns), choice_of(experiment), own, plan
+            context, make_sampler(experiment, learns=learns), read_choice(experiment), own, plan
         ),
         Metric(metric.name, metric.mode),
         own,
-        charges=charges_of(experiment),
+        charges=read_charges(experiment),
         vcpu_quotas=experiment.cloud.vcpu_quotas,
         zones=zones,
         shares_gpus=may_share_gpus(experiment),
         max_concurrent=experiment.strategy.max_concurrent,
         target=experiment.strategy.target,
-        rules=rules_of(experiment),
+        rules=read_rules(experiment),
         heartbeat=heartbeat,
         checked=checked,
     )
@@ -230,11 +230,11 @@ def may_share_gpus(experiment: Experiment) -> bool:
 
     A plan of stages goes by what was measured, and some allocators give each trial whole GPUs.
     """
-    choice = choice_of(experiment)
+    choice = read_choice(experiment)
     return not (choice.planned or choice.whole_gpus or experiment.trial.gpus.min)
 
 
-def context_of(
+def make_context(
     experiment: Experiment, rentables: Sequence[Rentable], limits: Limits
 ) -> BuildContext:
     """Return the context from which an experiment's strategy, allocator and fleet are built."""
@@ -260,7 +260,7 @@ def max_instances(experiment: Experiment, rentables: Sequence[Rentable]) -> int:
     return max((it.most for it in rentables), default=1) if named is None else named
 
 
-def sampler_of(experiment: Experiment, *, learns: bool = True) -> Sampler:
+def make_sampler(experiment: Experiment, *, learns: bool = True) -> Sampler:
     """Return the sampler of an experiment, limited to its number of trials.
 
     `learns`: whether a model-based sampler uses its model; otherwise it draws at random.
@@ -299,12 +299,12 @@ def named_sampler(experiment: Experiment) -> tuple[str, float]:
         UsageError: its name is unknown, or the strategy can't use it.
     """
     asked = experiment.strategy.sampler or ""
-    if choice_of(experiment).planned and asked in {*MODEL_BASED, ADAPTIVE}:
+    if read_choice(experiment).planned and asked in {*MODEL_BASED, ADAPTIVE}:
         raise UsageError(
             f"sampler {asked}: a plan of stages asks for all its trials before there is a result "
             "to learn from; take another sampler, or a strategy that decides as results come in"
         )
-    return registry.sampler_for(experiment.strategy_name, asked)
+    return registry.choose_sampler(experiment.strategy_name, asked)
 
 
 class Drawn(SpaceSampler):
@@ -339,7 +339,7 @@ class Drawn(SpaceSampler):
         if self._given >= self._most or self._next >= len(self._drawn_before):
             return None
         self._next += 1
-        return self._begun(self._drawn_before[self._next - 1])
+        return self._begin_trial(self._drawn_before[self._next - 1])
 
     def candidates(self) -> Sequence[Mapping[str, object]]:
         """Return the candidates: with grids, which are tried in full, only these draws."""
@@ -355,10 +355,10 @@ class Drawn(SpaceSampler):
         if candidate < self._next or candidate in self._taken or self._given >= self._most:
             return None
         self._taken.add(candidate)
-        return self._begun(self._drawn_before[candidate])
+        return self._begin_trial(self._drawn_before[candidate])
 
 
-def charges_of(experiment: Experiment) -> Charges:
+def read_charges(experiment: Experiment) -> Charges:
     """Return what an experiment's run costs on top of its instances."""
     charges = experiment.charges
     per_launch = charges.per_launch or 0.0
@@ -377,7 +377,7 @@ def brakes(experiment: Experiment, rentables: Sequence[Rentable]) -> Brakes:
     return replace(defaults, avoid=avoid, join=max(defaults.join, _SLOW_BOOT * joining))
 
 
-def rules_of(experiment: Experiment) -> TrialRules:
+def read_rules(experiment: Experiment) -> TrialRules:
     """Return the trial rules of an experiment."""
     asked = experiment.trial
     least = asked.stall.least or 0.0

@@ -12,7 +12,7 @@ from cloudtune.runs import home
 from cloudtune.runs.job import Job
 
 
-def entries_of(ledger: Path, job: Job) -> Iterator[Entry]:
+def read_moved_entries(ledger: Path, job: Job) -> Iterator[Entry]:
     """Yield the entries of a run's ledger, with the present paths of its checkpoints.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any
 from cloudtune.clock import utc_date
 from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.accounting import Accounting, Amount, accounted
+from cloudtune.engine.record.accounting import Accounting, Amount, compute_accounting
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import EpochSpan, Timeline, prices, read
@@ -31,10 +31,10 @@ from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.run import RunPolicy
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs import home
-from cloudtune.runs.delivery import DeliveredModel, deliver, delivered, undelivered
+from cloudtune.runs.delivery import DeliveredModel, deliver, read_delivery, undelivered
 from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
-from cloudtune.runs.job import Job, basis_of, job_of_ledger
-from cloudtune.runs.moved import Places, entries_of
+from cloudtune.runs.job import Job, job_of_ledger, make_basis
+from cloudtune.runs.moved import Places, read_moved_entries
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore, standing
@@ -140,7 +140,7 @@ class Report:
     def basis(self) -> Basis:
         """The origin of its plan's figures, as of the day that it began."""
         day = utc_date(self.job.began or None)
-        return basis_of(self.job.experiment, self.job.rentables, day)
+        return make_basis(self.job.experiment, self.job.rentables, day)
 
     @property
     def plan_changes(self) -> tuple[tuple[float, PlanAnew], ...]:
@@ -155,7 +155,7 @@ class Report:
     @cached_property
     def accounting(self) -> Accounting:
         """Where the money went; its total is `dollars`."""
-        return accounted(self.timeline, self.job.offers, self.policy.state.charges)
+        return compute_accounting(self.timeline, self.job.offers, self.policy.state.charges)
 
     def spent(self, at: float) -> float:
         """Return the bill in dollars if everything was returned at a time (run second)."""
@@ -171,7 +171,7 @@ class Report:
     def epochs_by_trial(self) -> Mapping[str, list[EpochSpan]]:
         """The epochs of each trial that count, by their number."""
         by_trial: dict[str, list[EpochSpan]] = {}
-        for epoch in sorted(self.timeline.counted().values(), key=lambda e: e.number):
+        for epoch in sorted(self.timeline.final_epochs().values(), key=lambda e: e.number):
             by_trial.setdefault(epoch.trial, []).append(epoch)
         return by_trial
 
@@ -204,7 +204,7 @@ def load(folder: Path) -> Report:
     """
     path = folder / home.LEDGER
     job = job_of_ledger(path)
-    entries = tuple(entries_of(path, job))
+    entries = tuple(read_moved_entries(path, job))
     try:
         report = build(job, entries)
         to_json(report)  # so that damage shows here
@@ -215,11 +215,11 @@ def load(folder: Path) -> Report:
         ) from error
     best = report.policy.best
     kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
-    billed = None if report.policy.ended else _billed(report, folder / "instances.json")
+    billed = None if report.policy.ended else _bill_total(report, folder / "instances.json")
     return replace(
         report,
         kept=kept,
-        delivery=None if best is None else delivered(folder, best, kept, Places.of(job)),
+        delivery=None if best is None else read_delivery(folder, best, kept, Places.of(job)),
         undelivered=undelivered(folder),
         billed=billed,
         rescued=_rescue(folder, report.policy.best_lost or best),
@@ -250,7 +250,7 @@ def _rescue(folder: Path, lost: BestResult | None) -> str | None:
     return path if store.is_whole(path) else None
 
 
-def _billed(report: Report, path: Path) -> float | None:
+def _bill_total(report: Report, path: Path) -> float | None:
     """Return the cost of the instances in the cloud's record; None if it has none."""
     offers = prices(report.timeline, report.job.offers)
     total = 0.0
@@ -400,7 +400,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "width_changes": [vars(change) for change in report.width_changes],
         "parameters_equal": {
             trial: {"epochs": checked, "equal": equal}
-            for trial, (equal, checked) in report.timeline.synced().items()
+            for trial, (equal, checked) in report.timeline.sync_counts().items()
         },
         "trials": [_trial_json(trial) for trial in report.best_first()],
     }

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from cloudtune.errors import shown
+from cloudtune.errors import quote
 
 # The name of its value, and the text to use instead if that is true.
 Hole: TypeAlias = tuple[str, str | None]
@@ -43,7 +43,7 @@ def is_pattern(text: str | None) -> bool:
     return text is not None and any(letter in text for letter in "*?[")
 
 
-def words_of(command: str) -> tuple[Word, ...]:
+def split_words(command: str) -> tuple[Word, ...]:
     """Return the words of a command.
 
     Raises:
@@ -62,7 +62,7 @@ def _parts(word: str) -> Word:
         if match[0] in ("{{", "}}"):
             text += match[0][0]
         elif match[1] is None:
-            raise ValueError(f"a {match[0]} in {shown(word)} is alone; write {2 * match[0]} for it")
+            raise ValueError(f"a {match[0]} in {quote(word)} is alone; write {2 * match[0]} for it")
         else:
             name, colon, instead = match[1].partition(":")
             parts += [text] if text else []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cloudtune.errors import ExperimentError, nearest
-from cloudtune.script.command import Word, words_of
+from cloudtune.script.command import Word, split_words
 from cloudtune.script.functions import mentions, parse_file
 from cloudtune.script.printed_lines import EXAMPLE
 
@@ -24,7 +24,7 @@ def find_script(command: str, folder: Path) -> Path:
     Raises:
         ExperimentError: there is none in the folder.
     """
-    plain = [_plain(word) for word in words_of(command)]
+    plain = [_plain(word) for word in split_words(command)]
     for word, after in zip(plain, [*plain[1:], ""], strict=True):
         if word == "-m":
             for path in (f"{after.replace('.', '/')}.py", f"{after.replace('.', '/')}/__main__.py"):
@@ -60,13 +60,13 @@ def check_command(
     Raises:
         ExperimentError: it can't train; the message says why.
     """
-    _check_program(_plain(words_of(command)[0]), folder, here=here)
+    _check_program(_plain(split_words(command)[0]), folder, here=here)
     script = find_script(command, folder)
     if script.suffix != ".py":
         return
     tree = parse_file(script)
     for option in _bool_options(tree):
-        if name := _filled(words_of(command), option.names, falses):
+        if name := _filled_parameter(split_words(command), option.names, falses):
             raise ExperimentError(
                 f"{script}:{option.line}: {option.flag} has type=bool, and argparse makes True of "
                 f'every text, "False" too, so {{{name}}} would change nothing; in the script write '
@@ -103,7 +103,9 @@ def _bool_options(tree: ast.Module) -> Iterator[_BoolOption]:
             yield _BoolOption(tuple(names), node.lineno)
 
 
-def _filled(words: Sequence[Word], option: Collection[str], parameters: Collection[str]) -> str:
+def _filled_parameter(
+    words: Sequence[Word], option: Collection[str], parameters: Collection[str]
+) -> str:
     """Return which of the parameters an option gets as its value; "" if none."""
     for before, word in zip(["", *map(_plain, words)], words, strict=False):
         given = [part[0] for part in word if not isinstance(part, str) and part[1] is None]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cloudtune.errors import UsageError
-from cloudtune.model.text import counted
+from cloudtune.model.text import count_noun
 from cloudtune.script.guesses import (
     EPOCHS,
     GAP,
@@ -202,7 +202,7 @@ class Draft:
         body = self.body()
         count = sum(GAP in line for line in body)
         head = (
-            f"# {counted(count, 'gap')}, marked {GAP}: until then `cloudtune plan` refuses it."
+            f"# {count_noun(count, 'gap')}, marked {GAP}: until then `cloudtune plan` refuses it."
             if count
             else "# Ranges are guesses from the parameters' names: check them."
         )
@@ -355,7 +355,7 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     count = len(best.values)
     others = [f"{it}" for it in shown.measures[1 : 1 + _OTHERS] if it.name != best.name]
     draft.give_metric(best.name, "")
-    last = f"{best.values[-1]:g} at last, of {counted(count, 'report')} in {best.source}"
+    last = f"{best.values[-1]:g} at last, of {count_noun(count, 'report')} in {best.source}"
     draft.metric_why = f"{last}; others: {', '.join(others)}" if others else last
     if draft.epochs is None and steps is not None and _counts_steps(best, steps):
         draft.epochs = steps

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cloudtune.script.printed_lines import LinePattern
-from cloudtune.script.printed_numbers import clean, number_of
+from cloudtune.script.printed_numbers import clean, parse_number
 
 # The lines that are looked at: the first, and as many of the last.
 _LINES: Final = 5000
@@ -127,7 +127,7 @@ def _label_numbers(numbers: Sequence[_Number], lines: Sequence[str]) -> Iterator
     if not name:
         return
     labels = [label[word.start() :] for word in reversed(words)]
-    expected = [(it.line, repr(number_of(it.text))) for it in numbers]
+    expected = [(it.line, repr(parse_number(it.text))) for it in numbers]
     for pattern in _patterns(line, first, labels, name):
         if _matches(pattern, name, lines) == expected:
             step = _STEP.search(line[: first.end])

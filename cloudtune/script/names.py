@@ -84,11 +84,11 @@ def _ray_hint(full: str) -> str:
     return f"write {home}"
 
 
-def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
+def _reach(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
     """Yield the nodes of the top level, of a function, and of the functions that they use."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     definitions = {node.name: node for node in tree.body if isinstance(node, kinds)}
-    top = [node for node in tree.body if not isinstance(node, kinds) and not _is_guarded(node)]
+    top = [node for node in tree.body if not isinstance(node, kinds) and not _is_guard(node)]
     nodes = [inner for node in top for inner in ast.walk(node)]
     waiting = [function]
     while True:
@@ -100,7 +100,7 @@ def _reached(tree: ast.Module, function: str) -> Iterator[list[ast.AST]]:
         nodes = list(ast.walk(definitions.pop(waiting.pop())))
 
 
-def _is_guarded(node: ast.stmt) -> bool:
+def _is_guard(node: ast.stmt) -> bool:
     """Whether a statement is `if __name__ == "__main__"` or `if TYPE_CHECKING`."""
     test = ast.unparse(node.test) if isinstance(node, ast.If) else ""
     return "__name__" in test or "TYPE_CHECKING" in test
@@ -109,7 +109,7 @@ def _is_guarded(node: ast.stmt) -> bool:
 def _uses(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
     """Yield the imported names that a function uses, such as ray.train.report, with their lines."""
     imports = _imports(tree)
-    for nodes in _reached(tree, function):
+    for nodes in _reach(tree, function):
         names = [node for node in nodes if isinstance(node, ast.Name)]
         local = {node.arg for node in nodes if isinstance(node, ast.arg)}
         local |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
@@ -123,7 +123,7 @@ def _uses(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
 
 def _divided_batches(tree: ast.Module, function: str) -> Iterator[tuple[int, str]]:
     """Yield divisions of the batch by the workers: loaders would divide it again."""
-    for node in (node for nodes in _reached(tree, function) for node in nodes):
+    for node in (node for nodes in _reach(tree, function) for node in nodes):
         if (
             isinstance(node, ast.BinOp)
             and isinstance(node.op, ast.FloorDiv | ast.Div)

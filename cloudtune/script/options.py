@@ -105,7 +105,7 @@ def read_help(described: str, printed: str) -> Help:
         fields = json.loads(line)
         commands += fields.get("commands", [])
         if "names" in fields:
-            option = _described(fields)
+            option = _parse_fields(fields)
             options[option.names] = option
     if options or commands:
         return Help(tuple(options.values()), tuple(commands))
@@ -113,7 +113,7 @@ def read_help(described: str, printed: str) -> Help:
     return Help(tuple(_printed_options(lines)), tuple(_printed_commands(lines)))
 
 
-def _described(fields: Mapping[str, Any]) -> Option:
+def _parse_fields(fields: Mapping[str, Any]) -> Option:
     names = fields["names"]
     if fields["negates"]:
         names = [*names, *(f"--no-{name[2:]}" for name in names if name.startswith("--"))]
@@ -154,7 +154,7 @@ def _printed_options(lines: Sequence[str]) -> Iterator[Option]:
             if line.strip() and _indent(line) <= indent:
                 break
             text.append(line)
-        option = _printed(text)
+        option = _parse_help(text)
         if option is not None:
             yield option
 
@@ -167,7 +167,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _printed(lines: Sequence[str]) -> Option | None:
+def _parse_help(lines: Sequence[str]) -> Option | None:
     """Return the option of some lines of a help text; None for --help itself."""
     head = lines[0].strip()
     starred = head.startswith("*")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from cloudtune.script.printed_numbers import read_value, widened
+from cloudtune.script.printed_numbers import read_value, widen
 
 # The pattern that documentation, messages and drafts show.
 EXAMPLE: Final = "accuracy {accuracy}"
@@ -95,7 +95,7 @@ def _values(match: re.Match[str], names: Mapping[str, str]) -> Iterator[tuple[st
 
 def _widen(pattern: str) -> str:
     """Return a regular expression whose named groups find numbers of all kinds."""
-    return _GROUP.sub(lambda group: f"(?P<{group[1]}>{widened(group[2])})", pattern)
+    return _GROUP.sub(lambda group: f"(?P<{group[1]}>{widen(group[2])})", pattern)
 
 
 def _expression(text: str, *, as_it_stands: bool) -> tuple[re.Pattern[str], Mapping[str, str]]:

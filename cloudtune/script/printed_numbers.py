@@ -55,7 +55,7 @@ _ANY_NUMBER: Final = (
 )
 
 
-def widened(expression: str) -> str:
+def widen(expression: str) -> str:
     r"""Return an expression for numbers such as `[\d.]+`, so that it finds all; others as is."""
     if not _DIGITS_ONLY.fullmatch(expression) or not _DIGIT.search(expression):
         return expression
@@ -117,7 +117,7 @@ def read_value(
     return line[start:end].strip()
 
 
-def number_of(text: str) -> float | str:
+def parse_number(text: str) -> float | str:
     """Return the number that a text is; the text if it is anything else."""
     value = read_value(text, 0, len(text))
     number = (_BY_COMMA if _has_decimal_commas(text) else _BY_POINT).fullmatch(text.strip(" %"))

@@ -59,7 +59,7 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
     ]
     own = [node for node in functions if _find_calls("report", node)]
     if not own and (_find_calls("report", tree) or _LIBRARIES & imported_names(tree)):
-        trainers = [node for node in functions if _TRAINS & _reached(node, tree)]
+        trainers = [node for node in functions if _TRAINS & _called_names(node, tree)]
         own = [node for node in trainers if list(_keys(node, node.args.args[0].arg))]
     return min(
         own,
@@ -70,10 +70,10 @@ def _function(tree: ast.Module) -> ast.FunctionDef | None:
 
 def _find_calls(function: str, tree: ast.AST) -> list[ast.Call]:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return [call for call in calls if called(call) == function]
+    return [call for call in calls if callee_name(call) == function]
 
 
-def _reached(function: ast.FunctionDef, tree: ast.Module) -> set[str]:
+def _called_names(function: ast.FunctionDef, tree: ast.Module) -> set[str]:
     """Return the names of what a function calls, also by functions and classes of its file.
 
     One that only prepares an example for training takes a dict, too.
@@ -82,7 +82,7 @@ def _reached(function: ast.FunctionDef, tree: ast.Module) -> set[str]:
     waiting: list[ast.AST] = [function]
     while waiting:
         calls = (it for it in ast.walk(waiting.pop()) if isinstance(it, ast.Call))
-        new = {called(call) for call in calls} - names
+        new = {callee_name(call) for call in calls} - names
         names |= new
         defined = (it for it in tree.body if isinstance(it, ast.FunctionDef | ast.ClassDef))
         waiting += [it for it in defined if it.name in new]
@@ -157,7 +157,7 @@ def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
         values = [it.value for it in assigned if node.id in map(ast.unparse, it.targets)]
     elif isinstance(node, ast.Call):
         functions = (it for it in tree.body if isinstance(it, ast.FunctionDef))
-        bodies = [ast.walk(it) for it in functions if it.name == called(node)]
+        bodies = [ast.walk(it) for it in functions if it.name == callee_name(node)]
         values = [it.value for body in bodies for it in body if isinstance(it, ast.Return)]
         values = [value for value in values if isinstance(value, ast.Dict)]
     for value in values:
@@ -165,7 +165,7 @@ def _names(node: ast.AST, tree: ast.Module) -> Iterator[str]:
             yield from _names(value, tree)
 
 
-def called(call: ast.Call) -> str:
+def callee_name(call: ast.Call) -> str:
     """Return the last name of the called function: "report" for cloudtune.report(…)."""
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 

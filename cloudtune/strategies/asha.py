@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Mode, TrialId
 from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
-from cloudtune.strategies.rungs import Judging, NewTrials, Rung, at_rest, capped, rung_epochs
+from cloudtune.strategies.rungs import Judging, NewTrials, Rung, at_rest, cap_epoch, rung_epochs
 
 Kind: TypeAlias = Literal["promotion", "stopping"]
 
@@ -51,7 +51,7 @@ class Asha(Judging):
             if len(groups) == room:
                 break
             trial = view.trials[name].trial
-            task = Task(trial, capped(trial, self._epochs[level + 1]))
+            task = Task(trial, cap_epoch(trial, self._epochs[level + 1]))
             groups.append(TrialGroup(f"rung {level + 1}", (task,)))
         new = self._new.tasks(view, room - len(groups), self._epochs[0])
         if new:
@@ -74,16 +74,16 @@ class Asha(Judging):
         self._new.learn(trial)
         level = bisect.bisect_left(self._epochs, trial.epoch)
         rung = self._rungs[level]
-        goal = capped(trial.trial, self._epochs[level])
+        goal = cap_epoch(trial.trial, self._epochs[level])
         if trial.epoch < goal:
             return Go(goal)
         again = trial.id in rung  # it fell back behind a rung that it had passed
         if not again:
             self._record(level, trial)
-        if trial.epoch >= capped(trial.trial, self._epochs[-1]):
+        if trial.epoch >= cap_epoch(trial.trial, self._epochs[-1]):
             return Verdict.FINISH
         if again or self._goes_on(view, level, trial.id):
-            return Go(capped(trial.trial, self._epochs[level + 1]))
+            return Go(cap_epoch(trial.trial, self._epochs[level + 1]))
         if self._stops:
             return Verdict.CUT
         rung.rest(trial.id)

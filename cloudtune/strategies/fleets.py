@@ -69,7 +69,7 @@ class ConstantFleet(Unplanned):
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the whole fleet, whatever is needed."""
-        return stood_in_for(view, (self.offer, *self.standins), self.max_gpus(view))
+        return substitute(view, (self.offer, *self.standins), self.max_gpus(view))
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class NaiveFleet(ConstantFleet):
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return as many instances as are needed, up to the fleet's size."""
         wanted = min(needed, self.max_gpus(view))
-        return stood_in_for(view, (self.offer, *self.standins), wanted)
+        return substitute(view, (self.offer, *self.standins), wanted)
 
     def leaving(self, view: View, needed: float) -> Collection[str]:
         """Return the emptiest surplus instances, if their trials fit elsewhere."""
-        return tuple(emptied(view, self.target(view, needed))) if self.consolidates else ()
+        return tuple(surplus_to_empty(view, self.target(view, needed))) if self.consolidates else ()
 
 
 class SpendingFleet(Unplanned):
@@ -162,15 +162,15 @@ class SpendingFleet(Unplanned):
         )
         if question != self._question:
             self._question = question
-            self._answer = self._fitted(view, planned, count, willing, gpus)
+            self._answer = self._fit(view, planned, count, willing, gpus)
             asked = {
-                offer: min(count, self._most_asked(view, offer))
+                offer: min(count, self._request_limit(view, offer))
                 for offer, count in self._answer.items()
             }
             going = [offer for offer in view.held if self._is_going(view, offer)]
             self._asked, self._staying = self._in_waves(view, asked, going)
 
-    def _most_asked(self, view: View, offer: Offer) -> int:
+    def _request_limit(self, view: View, offer: Offer) -> int:
         """Return how many instances to ask for: of a pool that was empty, one until it comes.
 
         A pool that is away for hours is asked every few minutes.
@@ -179,10 +179,10 @@ class SpendingFleet(Unplanned):
         backoff = view.backoffs.get(offer)
         if backoff is None or not backoff.is_empty:
             return self.offers.rentable(offer).most
-        asked = [rented for rented in view.fleet.wanted() if rented.launched_at is None]
+        asked = [rented for rented in view.fleet.staying() if rented.launched_at is None]
         return held + (offer not in [rented.offer for rented in asked])
 
-    def _fitted(
+    def _fit(
         self, view: View, planned: Offer, count: int, willing: Offer, gpus: float
     ) -> Mapping[Offer, int]:
         if planned.usd_per_second == 0:
@@ -210,7 +210,7 @@ class SpendingFleet(Unplanned):
             rate -= fleet[offer] * offer.usd_per_second
             gpus -= fleet[offer] * offer.gpus
         more = min(_paid(rate, willing), _instances(willing, gpus))
-        more = self._admitted(view, willing, more, fleet)
+        more = self._limit_to_caps(view, willing, more, fleet)
         if fleet.total() == len(scouts) and gpus > 0:
             more = max(1, more)  # the cloud may refuse it, but a run of no instance would hang
         fleet[willing] += more
@@ -257,7 +257,7 @@ class SpendingFleet(Unplanned):
                 staying[offer] = count
                 coming -= count * offer.usd_per_second
         for offer, count in asked.items():
-            wave[offer] += self._admitted(view, offer, count - wave[offer], wave + staying)
+            wave[offer] += self._limit_to_caps(view, offer, count - wave[offer], wave + staying)
         return wave, +staying
 
     def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
@@ -274,13 +274,13 @@ class SpendingFleet(Unplanned):
             if not fits or view.avoided(offer):
                 continue
             paid = math.floor(min(rate / offer.usd_per_second, _MANY))
-            more = self._admitted(view, offer, min(paid, _instances(offer, gpus)), fleet)
+            more = self._limit_to_caps(view, offer, min(paid, _instances(offer, gpus)), fleet)
             if more > 0 and self.offers.fills(view, rentable, more):
                 fleet[offer] += more
                 rate -= more * offer.usd_per_second
                 gpus -= more * offer.gpus
 
-    def _admitted(self, view: View, offer: Offer, more: int, fleet: Counter[Offer]) -> int:
+    def _limit_to_caps(self, view: View, offer: Offer, more: int, fleet: Counter[Offer]) -> int:
         """Return how many of so many more instances of an offer the cap and the quotas admit."""
         offers = self.offers
         total = offers.means.instances - fleet.total()
@@ -315,7 +315,7 @@ class SpendingFleet(Unplanned):
         target = self.target(view, needed)
         if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
             return ()
-        going = dict.fromkeys(emptied(view, target) if self._moves_together else ())
+        going = dict.fromkeys(surplus_to_empty(view, target) if self._moves_together else ())
         for offer, held in view.held.items():
             if self._is_going(view, offer):
                 going |= dict.fromkeys(_emptiest(view, offer, held - target.get(offer, 0)))
@@ -336,7 +336,7 @@ def _paid(rate: float, offer: Offer) -> int:
     return max(0, math.floor(rate / offer.usd_per_second + ROUND))
 
 
-def emptied(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
+def surplus_to_empty(view: View, target: Mapping[Offer, int]) -> Iterator[str]:
     """Yield the emptiest of the instances that exceed a target, if their trials fit elsewhere.
 
     Those whose GPUs cost most come first, and of an offer those at risk.
@@ -380,7 +380,7 @@ def _loads(view: View) -> defaultdict[str, float]:
     return loads
 
 
-def stood_in_for(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
+def substitute(view: View, offers: Sequence[Offer], gpus: float) -> Mapping[Offer, int]:
     """Return how many instances of each offer make up `gpus` GPUs.
 
     Held instances count first, in the order of `offers`; missing GPUs come from the first offer
@@ -477,7 +477,7 @@ class BackToSpot:
 
     def _willing(self, view: View) -> Offer | None:
         """Return the spot offer that may be requested now to replace on-demand instances."""
-        if any(not rented.joined for rented in view.fleet.wanted()):
+        if any(not rented.joined for rented in view.fleet.staying()):
             return None
         willing = next((offer for offer in self._spot if not view.avoided(offer)), None)
         if willing is None or not view.admits(view.held + Counter([willing])):

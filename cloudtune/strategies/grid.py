@@ -6,7 +6,7 @@ from cloudtune.model.progress import OVER
 from cloudtune.model.trial import Trial
 from cloudtune.strategies.base import Sampler, Task, TrialGroup, View
 from cloudtune.strategies.random_search import RandomSearch
-from cloudtune.strategies.rungs import capped
+from cloudtune.strategies.rungs import cap_epoch
 
 
 class GridSearch(RandomSearch):
@@ -46,7 +46,7 @@ class Sequential(RandomSearch):
         new = [trial for trial in self._group if trial.id not in view.trials]
         if not new:
             return ()
-        tasks = tuple(Task(trial, capped(trial, self._max_epochs)) for trial in new)
+        tasks = tuple(Task(trial, cap_epoch(trial, self._max_epochs)) for trial in new)
         return (TrialGroup(f"group {self._groups}", tasks),)
 
     def _over(self, view: View, trial: Trial) -> bool:

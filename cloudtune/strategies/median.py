@@ -7,7 +7,7 @@ from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Mode, TrialId, better
 from cloudtune.strategies.base import Decision, Go, Sampler, Verdict, View
 from cloudtune.strategies.random_search import RandomSearch
-from cloudtune.strategies.rungs import capped
+from cloudtune.strategies.rungs import cap_epoch
 
 
 class MedianStopping(RandomSearch):
@@ -33,7 +33,7 @@ class MedianStopping(RandomSearch):
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Record the running average; cut the trial if it falls behind."""
         self._new.learn(trial)
-        last = capped(trial.trial, self._max_epochs)
+        last = cap_epoch(trial.trial, self._max_epochs)
         behind = self._falls_behind(trial)
         if trial.epoch >= last:
             return Verdict.FINISH

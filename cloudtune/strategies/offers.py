@@ -40,7 +40,7 @@ def means_within(
     return Means(seconds, dollars, instances, last_epoch, trials_at_once)
 
 
-def paid_for(dollars: float, price: float, seconds: float, most: int) -> Purchase:
+def buy_instances(dollars: float, price: float, seconds: float, most: int) -> Purchase:
     """Return the largest fleet of one offer that `dollars` pay for over `seconds`.
 
     `price` is dollars per second of an instance. There is at least one instance, which lasts as
@@ -76,7 +76,7 @@ class Means(NamedTuple):
         price = rentable.offer.usd_per_second
         billed = max(0.0, self.seconds - rentable.profile.launch.mean)
         most = int(min(rentable.most, self.instances))
-        count = paid_for(self.dollars, price, billed, most).instances
+        count = buy_instances(self.dollars, price, billed, most).instances
         if price > 0 and count > 0:
             billed = min(billed, self.dollars / (price * count))
         span = max(0.0, billed - rentable.idle_seconds)

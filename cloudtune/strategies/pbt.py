@@ -8,7 +8,7 @@ import numpy as np
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Mode, Trial, TrialId, rank_key
 from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
-from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
+from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, cap_epoch
 
 
 class PopulationBased(Judging):
@@ -75,7 +75,7 @@ class PopulationBased(Judging):
             if name in view.trials:
                 del self._unborn[name]
                 self._goals[name] = self._first_goals[name]
-            elif self._begins(view, parent) >= capped(trial, self._max_epochs):
+            elif self._begins(view, parent) >= cap_epoch(trial, self._max_epochs):
                 del self._unborn[name]
                 self._forget(name)
                 self._spare.append(trial)
@@ -117,7 +117,7 @@ class PopulationBased(Judging):
         return 0 if parent is None else view.trials[parent].checkpoint_epoch
 
     def _goal(self, trial: Trial, epoch: int) -> int:
-        return capped(trial, min(epoch + self._interval, self._max_epochs))
+        return cap_epoch(trial, min(epoch + self._interval, self._max_epochs))
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Replace a bad trial after each interval; a good one continues or lets others catch up."""
@@ -125,7 +125,7 @@ class PopulationBased(Judging):
         self._new.learn(trial)
         self._forget(trial.id)
         self._latest[trial.id] = trial.metric
-        if trial.epoch >= capped(trial.trial, self._max_epochs):
+        if trial.epoch >= cap_epoch(trial.trial, self._max_epochs):
             self._goals.pop(trial.id, None)
             return Verdict.FINISH
         if trial.epoch < self._goals[trial.id]:
@@ -141,13 +141,13 @@ class PopulationBased(Judging):
         waiting = sum(epoch < trial.epoch for epoch, _ in self._waiting(view)) + self._vacant
         return waiting > sum(other.status == "stopping" for other in view.running)
 
-    def _ranked(self) -> list[TrialId]:
+    def _rank(self) -> list[TrialId]:
         return sorted(
             self._latest, key=lambda name: (rank_key(self._mode, self._latest[name]), name)
         )
 
     def _among_worst(self, trial: TrialId) -> bool:
-        ranked = self._ranked()
+        ranked = self._rank()
         return trial in ranked[len(ranked) - len(ranked) // 4 :]
 
     def _clone(self, view: View, replaced: TrialId) -> bool:
@@ -170,7 +170,7 @@ class PopulationBased(Judging):
         return child is not None
 
     def _best(self) -> list[TrialId]:
-        ranked = self._ranked()
+        ranked = self._rank()
         return ranked[: len(ranked) // 4]
 
     def parents(self, view: View) -> set[TrialId]:
@@ -180,7 +180,7 @@ class PopulationBased(Judging):
 
     def _has_more(self, trial: TrialProgress) -> bool:
         """Whether a clone of a trial would have something left to train."""
-        return trial.checkpoint_epoch < capped(trial.trial, self._max_epochs)
+        return trial.checkpoint_epoch < cap_epoch(trial.trial, self._max_epochs)
 
     def _forget(self, clone: TrialId) -> None:
         """Drop the result of the trial that a clone has replaced."""

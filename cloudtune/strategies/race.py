@@ -169,16 +169,16 @@ class Race:
     ) -> None:
         """Note the offer that `here` stands in for: one worth a move if the cloud had it."""
 
-        def is_timed(there: Rentable) -> bool:
+        def has_timing(there: Rentable) -> bool:
             same = there.offer.gpu_model == here.offer.gpu_model
             return same or self._is_known(view, there.offer)
 
         home = next(each for each in ranked if each.offer == self._home)
-        if is_timed(home) and not self._pays(view, here, home, means):
+        if has_timing(home) and not self._pays(view, here, home, means):
             self._home = here.offer
         for there in ranked:
             empty = there.offer != here.offer and _was_empty(view, there.offer)
-            if empty and is_timed(there) and self._pays(view, here, there, means):
+            if empty and has_timing(there) and self._pays(view, here, there, means):
                 self._home = there.offer
                 return
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cloudtune.model.progress import TrialProgress
 from cloudtune.strategies.base import Decision, Go, Sampler, TrialGroup, Verdict, View
-from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, capped
+from cloudtune.strategies.rungs import Judging, NewTrials, at_rest, cap_epoch
 
 
 class RandomSearch(Judging):
@@ -26,7 +26,7 @@ class RandomSearch(Judging):
 
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         self._new.learn(trial)
-        last = capped(trial.trial, self._max_epochs)
+        last = cap_epoch(trial.trial, self._max_epochs)
         return Go(last) if trial.epoch < last else Verdict.FINISH
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:

@@ -21,7 +21,7 @@ def rung_epochs(min_epochs: int, max_epochs: int, eta: int) -> tuple[int, ...]:
     return (*epochs, max_epochs)
 
 
-def capped(trial: Trial, epoch: int) -> int:
+def cap_epoch(trial: Trial, epoch: int) -> int:
     """Return the epoch, or the trial's own last one if that is earlier."""
     return epoch if trial.epochs is None else min(epoch, trial.epochs)
 
@@ -119,7 +119,7 @@ class Standing:
             if self._order[at : at + 1] == [held]:
                 del self._order[at]
 
-    def ranked(self, trials: Mapping[TrialId, TrialProgress]) -> Iterator[TrialId]:
+    def rank(self, trials: Mapping[TrialId, TrialProgress]) -> Iterator[TrialId]:
         """Yield the trials that could continue, best first."""
         order = self._order
         at = 0
@@ -165,7 +165,7 @@ class NewTrials:
             self._until = until
             self._tasks.clear()
         for trial in itertools.islice(self._waiting, len(self._tasks), max(0, count)):
-            self._tasks.append(Task(trial, capped(trial, until)))
+            self._tasks.append(Task(trial, cap_epoch(trial, until)))
         return tuple(itertools.islice(self._tasks, max(0, count)))
 
     def take(self, view: View) -> Trial | None:

@@ -19,8 +19,8 @@ from cloudtune.model.progress import LIVE
 from cloudtune.strategies import seer_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
 from cloudtune.strategies.choice import Offers
-from cloudtune.strategies.offers import means_within, paid_for
-from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, capped, rung_epochs
+from cloudtune.strategies.offers import buy_instances, means_within
+from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, cap_epoch, rung_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -128,11 +128,11 @@ class Seer:
         most = self.rentable(view).most
         chosen = seer_rules.opening(view.now, *left, price, most, before=before)
         if self.constant:
-            constant = paid_for(view.dollars_left, price, view.seconds_left, most)
+            constant = buy_instances(view.dollars_left, price, view.seconds_left, most)
             chosen = replace(chosen, instances=constant.instances, unspent=constant.unspent)
         # Once there is a result, `_hurry` guards the end: it knows where the best trial is.
         if self._full and not self._best:
-            chosen = seer_rules.guarded(chosen, view, self.rentable(view), self._last, most)
+            chosen = seer_rules.guard_end(chosen, view, self.rentable(view), self._last, most)
         self._opening = chosen
         self._opened_for = opened_for
         return chosen
@@ -185,7 +185,7 @@ class Seer:
         deep = max(self._epochs[self._first], seer_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
         # Explorers stay within one instance: a wider trial would wait until several are free.
-        wanted = seer_rules.width_for(deep, seconds or {atom: epoch}, profile.start.mean, span)
+        wanted = seer_rules.cheapest_width(deep, seconds or {atom: epoch}, profile.start.mean, span)
         self._width = self.opening(view).straight or wanted
         self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
 
@@ -205,7 +205,7 @@ class Seer:
             self._opening = None
             self._must = math.inf
             return self.requests(view, room)
-        tasks = list(itertools.islice(self._seated(view), room))
+        tasks = list(itertools.islice(self._seat_tasks(view), room))
         return [TrialGroup("seated", tuple(tasks))] if tasks else []
 
     def _idle(self, view: View) -> bool:
@@ -229,13 +229,13 @@ class Seer:
                 trial = view.trials[name]
                 if trial.status == "parked":
                     count += 1
-                    yield Task(trial.trial, capped(trial.trial, goal))
+                    yield Task(trial.trial, cap_epoch(trial.trial, goal))
                 elif trial.status != "stopping":
                     rung.leave(name)
         goal = self._epochs[first]
         yield from self._new.tasks(view, room - count, goal)
 
-    def _seated(self, view: View) -> Iterator[Task]:
+    def _seat_tasks(self, view: View) -> Iterator[Task]:
         """Yield seated trials that don't train, best first, as far as they can start.
 
         After the first without room no trial starts: narrow ones would otherwise keep taking the
@@ -244,7 +244,7 @@ class Seer:
         offer = self.rentable(view).offer
         for seat in [s for name, s in self.seats.items() if view.trials[name].status == "parked"]:
             trial = view.trials[seat.trial]
-            yield Task(trial.trial, capped(trial.trial, self._last))
+            yield Task(trial.trial, cap_epoch(trial.trial, self._last))
             if not view.fits(seat.width, offer):
                 break
 
@@ -255,7 +255,7 @@ class Seer:
         if self.exploring:
             self._hurry(view, trial)
         self._advance(view)
-        if trial.epoch >= capped(trial.trial, self._last):
+        if trial.epoch >= cap_epoch(trial.trial, self._last):
             self._leave(trial.id)
             return Verdict.FINISH
         if not self.exploring:
@@ -270,7 +270,7 @@ class Seer:
         value = self._sign * trial.metric
         self._best.note(trial.id, value)
         level = bisect.bisect_left(self._epochs, trial.epoch)
-        at_end = trial.epoch >= capped(trial.trial, self._epochs[level])
+        at_end = trial.epoch >= cap_epoch(trial.trial, self._epochs[level])
         if not at_end or trial.id in self._results[level]:
             return
         self._results[level][trial.id] = value
@@ -289,7 +289,7 @@ class Seer:
             return view.until(trial.id)
         level = bisect.bisect_left(self._epochs, trial.epoch)
         rung = self._rungs[level]
-        above = capped(trial.trial, self._epochs[level])
+        above = cap_epoch(trial.trial, self._epochs[level])
         if trial.epoch < above or trial.id not in rung:
             return above
         if not self._fresh:
@@ -297,7 +297,7 @@ class Seer:
         self._learn(view)
         assert self._first is not None
         first = self._first
-        above = capped(trial.trial, self._epochs[max(level + 1, first)])
+        above = cap_epoch(trial.trial, self._epochs[max(level + 1, first)])
         if level < first:
             return above
         # A trial of another width must restart at this one, so it queues with the others.
@@ -321,7 +321,7 @@ class Seer:
 
     def _learn(self, view: View) -> None:
         """Learn from the rungs again once their results have grown by a quarter."""
-        changed = self._first is None or self._speed_has_changed(view)
+        changed = self._first is None or self._has_new_speed(view)
         for level, above in enumerate(self._results[1:]):
             # A rank correlation of all results at every result would cost more than it shows.
             if len(above) > self._counted[level] * 1.25 + 1:
@@ -331,7 +331,7 @@ class Seer:
         if changed:
             self._look(view)
 
-    def _speed_has_changed(self, view: View) -> bool:
+    def _has_new_speed(self, view: View) -> bool:
         """Whether epochs at the width of exploring are clearly slower or faster than expected.
 
         So they are on another offer, and once trials may share GPUs.
@@ -345,7 +345,7 @@ class Seer:
 
     def _keeps(self, view: View, trial: TrialProgress) -> Decision:
         """Decide whether a trial continues to its end where it is."""
-        last = capped(trial.trial, self._last)
+        last = cap_epoch(trial.trial, self._last)
         seat = self.seats.get(trial.id)
         if seat is None:
             return Verdict.PAUSE
@@ -358,7 +358,7 @@ class Seer:
             if name == trial.id:
                 break
             if view.trials[name].status == "parked":  # a better trial waits for GPUs
-                complete = all(rented.joined for rented in view.fleet.wanted())
+                complete = all(rented.joined for rented in view.fleet.staying())
                 return Verdict.PAUSE if complete else Go(last)
         return Go(last)
 
@@ -424,7 +424,7 @@ class Seer:
     def _ways(self, trial: TrialProgress, rentable: Rentable) -> Iterator[tuple[float, int]]:
         """Yield the seconds and instances that a trial needs to its last epoch, at each width."""
         profile = rentable.profile
-        work = capped(trial.trial, self._last) - trial.epoch
+        work = cap_epoch(trial.trial, self._last) - trial.epoch
         for width, epoch in profile.epoch.items():
             count = math.ceil(width / rentable.gpus)
             if count <= rentable.most:
@@ -444,7 +444,7 @@ class Seer:
         elif price > 0 and math.isfinite(view.dollars_left):
             paid = share * view.dollars_left
             # Without a deadline, one instance is the cheapest way to spend the money.
-            count = paid_for(paid, price, part * view.seconds_left, rentable.most).instances
+            count = buy_instances(paid, price, part * view.seconds_left, rentable.most).instances
             if math.isfinite(view.seconds_left):
                 count = self._enough(view, rentable, count, view.dollars_left / price)
             span = min(span, paid / price / count)
@@ -476,7 +476,7 @@ class Seer:
 
         `paid` are the seconds of one instance that there is money for.
         """
-        best = next(self._ranked(view), None)
+        best = next(self._rank(view), None)
         if best is None:
             return count
         ways = [
@@ -492,19 +492,19 @@ class Seer:
         gpus = rentable.gpus
         left = max(0.0, self._end - view.now)
         widths = [w for w in rentable.profile.widths if w <= gpus * instances]
-        for name in self._ranked(view):
+        for name in self._rank(view):
             if name in self.seats or not self._can_finish(view, name):
                 continue
             if len(self.seats) >= gpus * instances / min(widths):
                 break
             trial = view.trials[name]
-            work = capped(trial.trial, self._last) - trial.epoch
+            work = cap_epoch(trial.trial, self._last) - trial.epoch
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
-            wanted = seer_rules.width_for(work, seconds, rentable.profile.resize.mean, left)
+            wanted = seer_rules.cheapest_width(work, seconds, rentable.profile.resize.mean, left)
             # A winner that must reach its end doesn't wait for wider trials behind it. For `seer`
             # this rule costs regret (docs/seer.md).
             ahead = [seat.width for seat in self.seats.values()] if self._full else []
-            width = seer_rules.fitted(
+            width = seer_rules.fit_width(
                 [*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances
             )
             if width is None:
@@ -523,16 +523,16 @@ class Seer:
         widths = reversed(profile.widths)  # the widest is mostly the fastest
         return any(view.epoch_seconds(name, rentable.offer, width) <= left for width in widths)
 
-    def _ranked(self, view: View) -> Iterator[TrialId]:
+    def _rank(self, view: View) -> Iterator[TrialId]:
         """Yield trials that could continue, best first; those without a result come last."""
-        yield from self._best.ranked(view.trials)
+        yield from self._best.rank(view.trials)
         for trial in view.running:
             if trial.id not in self._best and trial.status != "stopping":
                 yield trial.id
 
     def _none_left(self, view: View) -> bool:
         """Whether no trial that has begun could continue."""
-        return not any(self._can_finish(view, name) for name in self._ranked(view))
+        return not any(self._can_finish(view, name) for name in self._rank(view))
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Return the trials without a seat in a plan just made."""

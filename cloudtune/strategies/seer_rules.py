@@ -16,7 +16,7 @@ import numpy as np
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.base import View
-from cloudtune.strategies.offers import paid_for
+from cloudtune.strategies.offers import buy_instances
 
 # The share of the money that exploring may take.
 MONEY = 0.75
@@ -81,7 +81,7 @@ def opening(
     paid = max(0.0, dollars - kept)
     if math.isinf(span):
         return Opening(1, now + paid / price, kept)
-    bought = paid_for(paid, price, span, most)
+    bought = buy_instances(paid, price, span, most)
     until = now + min(span, paid / (price * bought.instances))
     return Opening(bought.instances, until, kept, unspent=bought.unspent)
 
@@ -99,7 +99,7 @@ def longer(before: Opening, now: float, seconds: float, dollars: float) -> Openi
     return replace(before, until=max(before.until, until))
 
 
-def guarded(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
+def guard_end(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
     """Return an opening after which one trial can still be trained to its last epoch.
 
     Unchanged if the limits don't pay for one trial. Exploring instances bill at least their
@@ -195,7 +195,7 @@ def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup
         if epoch * 2 > epochs[-1] and level:
             break
         count = max(1.0, work / (epoch + setup))
-        gain = _best_of(count) * rho
+        gain = _expected_best(count) * rho
         if gain > best:
             best = gain
             chosen = level
@@ -203,7 +203,7 @@ def first_rung(epochs: Sequence[int], steps: Sequence[float], work: float, setup
     return chosen
 
 
-def _best_of(count: float) -> float:
+def _expected_best(count: float) -> float:
     """Return the approximate mean of the best of `count` draws of a normal distribution (Blom)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
@@ -216,7 +216,7 @@ class Seat:
     width: Width
 
 
-def width_for(work: float, seconds: Mapping[Width, float], setup: float, left: float) -> Width:
+def cheapest_width(work: float, seconds: Mapping[Width, float], setup: float, left: float) -> Width:
     """Return the cheapest width at which `work` epochs are done in the remaining time.
 
     The fastest width if none is fast enough. `seconds` are those of an epoch, by width.
@@ -239,11 +239,11 @@ def nodes(widths: Iterable[Width], gpus: int) -> int:
         if width > gpus:
             whole += count * math.ceil(width / gpus - GPU_ROUNDING)
         else:
-            rooms = _seated(width, count, [*rooms, (gpus, math.inf)])
+            rooms = _remaining_rooms(width, count, [*rooms, (gpus, math.inf)])
     return whole + sum(int(many) for _, many in rooms)
 
 
-def _seated(
+def _remaining_rooms(
     width: Width, count: int, rooms: Iterable[tuple[float, float]]
 ) -> list[tuple[float, float]]:
     """Return the room that `count` more seats leave, in as few instances as they take."""
@@ -259,7 +259,7 @@ def _seated(
     return [(free, many) for free, many in left if many]
 
 
-def fitted(
+def fit_width(
     taken: Sequence[Seat], width: Width, widths: Iterable[Width], gpus: int, instances: int
 ) -> Width | None:
     """Return the width, or the widest below it, that still fits beside `taken`; None if none."""

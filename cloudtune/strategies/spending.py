@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.strategies.offers import Purchase, paid_for
+from cloudtune.strategies.offers import Purchase, buy_instances
 
 if TYPE_CHECKING:
     from cloudtune.model.catalog import Offer
@@ -92,4 +92,4 @@ class EvenSpending:
         if math.isinf(view.seconds_left):  # nothing says how slowly money may be spent
             return Purchase(rentable.most, math.inf)
         price = rentable.offer.usd_per_second
-        return paid_for(view.dollars_left, price, view.seconds_left, rentable.most)
+        return buy_instances(view.dollars_left, price, view.seconds_left, rentable.most)

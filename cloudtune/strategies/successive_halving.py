@@ -7,7 +7,7 @@ from cloudtune.model.plans import Stage
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import EndReason, Mode, Trial, TrialId, rank_key
 from cloudtune.strategies.base import Decision, Go, Sampler, Task, TrialGroup, Verdict, View
-from cloudtune.strategies.rungs import NewTrials, at_rest, capped, rung_epochs
+from cloudtune.strategies.rungs import NewTrials, at_rest, cap_epoch, rung_epochs
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,11 @@ class SuccessiveHalving:
     def promote(self, stage: int, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return the best of the rung, as many as the next stage takes; ties by trial id."""
         stages = self.stages()
-        return self.ranked(results)[: stages[stage + 1].trials] if stage + 1 < len(stages) else ()
+        return (
+            self.rank_trials(results)[: stages[stage + 1].trials] if stage + 1 < len(stages) else ()
+        )
 
-    def ranked(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
+    def rank_trials(self, results: Mapping[TrialId, float | None]) -> tuple[TrialId, ...]:
         """Return all trials of a rung, best first; ties by trial id."""
         return tuple(sorted(results, key=lambda name: (rank_key(self.mode, results[name]), name)))
 
@@ -75,7 +77,7 @@ class JoinedHalving:
         if stage + 1 >= len(stages):
             return ()
         joining = self.joining.get(stage + 1, ())
-        ranked = self.newcomers.ranked(results)
+        ranked = self.newcomers.rank_trials(results)
         return (*ranked[: stages[stage + 1].trials - len(joining)], *joining)
 
 
@@ -177,7 +179,7 @@ class Bracket:
         return offered
 
     def _goal(self, trial: Trial) -> int:
-        return capped(trial, self._epochs[self._heading[trial.id]])
+        return cap_epoch(trial, self._epochs[self._heading[trial.id]])
 
     def report(self, trial: TrialProgress) -> Decision:
         """Record an epoch; a trial that has reached the rung waits until the rung is decided."""
@@ -189,7 +191,7 @@ class Bracket:
             rung.awaited.remove(trial.id)
             rung.results[trial.id] = trial.metric
             self._decide()
-        last = capped(trial.trial, self._epochs[-1])
+        last = cap_epoch(trial.trial, self._epochs[-1])
         return Verdict.FINISH if trial.epoch >= last else Verdict.HOLD
 
     def drop(self, trial: TrialId) -> None:
@@ -221,7 +223,7 @@ class Bracket:
                 self._promote_early()
                 return
             self._promote(self.level)
-            ranked = self._ranked(self.level)
+            ranked = self._rank(self.level)
             self._losers += [name for name in ranked if self._heading[name] == self.level]
             first = [name for name in ranked if name in self._ready]
             self._ready = {name: self._trials[name] for name in (*first, *self._ready)}
@@ -244,11 +246,11 @@ class Bracket:
         if sure <= following.entered:
             return
         epoch = self._epochs[level]
-        for name in self._ranked(level)[:sure]:
-            if self._heading[name] == level and capped(self._trials[name], epoch + 1) > epoch:
+        for name in self._rank(level)[:sure]:
+            if self._heading[name] == level and cap_epoch(self._trials[name], epoch + 1) > epoch:
                 self._enter(name, level + 1)
 
-    def _ranked(self, level: int) -> list[TrialId]:
+    def _rank(self, level: int) -> list[TrialId]:
         results = self._rungs[level].results
         return sorted(results, key=lambda name: (rank_key(self._mode, results[name]), name))
 

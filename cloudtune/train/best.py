@@ -97,7 +97,7 @@ def _write(fs: Any, target: str, checkpoint: str, manifest: Manifest, note: byte
     write_file(fs, f"{target}/{NOTE}", note)
 
 
-def note_of(folder: str) -> dict[str, Any] | None:
+def read_note(folder: str) -> dict[str, Any] | None:
     """Return the note of a local `best/`; None if it is incomplete or not local."""
     try:
         note = json.loads(Path(folder, NOTE).read_text(encoding="utf-8"))

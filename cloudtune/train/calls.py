@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.train.checkpoint import Checkpoint
-from cloudtune.train.command_session import session_of
+from cloudtune.train.command_session import find_session
 from cloudtune.train.session import ADDRESS_VARIABLE, Session, active_session
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def current_session() -> Session:
     session = active_session.get()
     if session is None:
         address = os.environ.get(ADDRESS_VARIABLE)
-        session = _alone() if address is None else session_of(address)
+        session = _alone() if address is None else find_session(address)
         active_session.set(session)
     return session
 

@@ -74,7 +74,7 @@ class Manifest:
             document["metrics"] = {k: float(v) for k, v in document["metrics"].items()}
             document["trained"] = Trained(**document.get("trained", {}))
             manifest = cls(**document)
-            _refuse_malformed(manifest)
+            _check_values(manifest)
         except (
             *(ValueError, KeyError, TypeError, AttributeError),
             *(ArithmeticError, RecursionError),
@@ -184,7 +184,7 @@ class CheckpointStore:
         target = f"{self._folder(trial, epoch)}/{folder}"
         files = {}
         try:
-            for path in _files_of(directory):
+            for path in _list_files(directory):
                 name = path.relative_to(directory).as_posix()
                 file = f"{target}/{name}"
                 # S3 has no folders, and creating one would require rights on the bucket.
@@ -209,7 +209,7 @@ class CheckpointStore:
         or the disk fails repeatedly.
         """
         source = Path(directory)
-        _files_of(source)
+        _list_files(source)
         try:
             no_room = self.no_room if self._is_on_local_disk else None
             return self._room.insist(lambda: self._stage(trial_id, epoch, source), no_room)
@@ -226,12 +226,12 @@ class CheckpointStore:
                 trial_id, epoch, f"{self._folder(trial_id, epoch)}/{folder}", folder
             )
         else:
-            size = sum(path.stat().st_size for path in _files_of(directory))
+            size = sum(path.stat().st_size for path in _list_files(directory))
             node_copies.make_room(size)
             place = tempfile.mkdtemp(prefix="cloudtune-", dir=storage.staging_folder(size))
             pending = PendingCheckpoint(trial_id, epoch, place, None)
         try:
-            for path in _files_of(directory):
+            for path in _list_files(directory):
                 target = Path(pending.files, path.relative_to(directory))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
@@ -268,7 +268,7 @@ class CheckpointStore:
             node_copies.keep(trial, manifest.folder, source)
             return
         files = {}
-        for path in _files_of(source):
+        for path in _list_files(source):
             files[path.relative_to(source).as_posix()] = examine(path)
         self._finish(trial, epoch, dict(metrics), pending.folder, files)
 
@@ -300,12 +300,12 @@ class CheckpointStore:
 
     def latest(self, trial_id: str) -> str | None:
         """Return the path of the trial's checkpoint of the highest epoch, or None."""
-        saved = self._saved(trial_id)
+        saved = self._list_checkpoints(trial_id)
         return self.path(trial_id, max(saved)) if saved else None
 
-    def saved(self, trial_id: str) -> dict[str, Manifest]:
+    def list_checkpoints(self, trial_id: str) -> dict[str, Manifest]:
         """Return the trial's complete checkpoints by path, earliest first."""
-        manifests = sorted(self._saved(trial_id).items())
+        manifests = sorted(self._list_checkpoints(trial_id).items())
         return {self.path(trial_id, epoch): manifest for epoch, manifest in manifests}
 
     def is_intact(self, path: str) -> bool:
@@ -361,7 +361,7 @@ class CheckpointStore:
         the best of a run; NaN, an infinity that would win, or a missing metric is the worst. The
         epochs of `spare` stay too. Failed deletions are retried the next time.
         """
-        saved = self._saved(trial_id)
+        saved = self._list_checkpoints(trial_id)
         if not saved:
             return
         sign = 1.0 if mode == "max" else -1.0
@@ -409,7 +409,7 @@ class CheckpointStore:
         )
         return {int(match.group(1)): path for match, path in matches if match}
 
-    def _saved(self, trial_id: str) -> dict[int, Manifest]:
+    def _list_checkpoints(self, trial_id: str) -> dict[int, Manifest]:
         saved = {}
         for epoch, folder in self._epoch_folders(trial_id).items():
             # The remains of an interrupted write aren't a checkpoint either.
@@ -446,7 +446,9 @@ def usable(path: str, waits: tuple[float, ...] = storage.WAITS) -> str | None:
     store = CheckpointStore(root, waits)
     if match is None or store.is_intact(path):
         return path
-    saved = [other for other, it in store.saved(trial).items() if it.epoch < int(match[1])]
+    saved = [
+        other for other, it in store.list_checkpoints(trial).items() if it.epoch < int(match[1])
+    ]
     earlier = next((other for other in reversed(saved) if store.is_intact(other)), None)
     source = earlier or "the beginning, as there is no earlier one"
     storage.tell(f"{path} is missing or damaged; the trial resumes from {source}")
@@ -550,7 +552,7 @@ _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 2048
 
 
-def _refuse_malformed(manifest: Manifest) -> None:
+def _check_values(manifest: Manifest) -> None:
     """Refuse what no save writes: values of other types, and names that lead elsewhere.
 
     Raises:
@@ -636,7 +638,7 @@ def _read_manifest(filesystem: Any, folder: str) -> Manifest:
         return Manifest.from_json(reader.read(), where)
 
 
-def _files_of(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     if not paths:
         raise UsageError(f"the checkpoint folder {folder} holds no files")

@@ -36,7 +36,7 @@ class CommandSession(Session):
         super().report(metrics, checkpoint, **position)
 
 
-def session_of(address: str) -> Session:
+def find_session(address: str) -> Session:
     """Return this process's only session, for any thread.
 
     Raises:

@@ -139,13 +139,13 @@ def split(loader: DataLoader[Any], worker: DataWorker) -> DataLoader[Any]:
     )
     if uneven:
         shares = Shares(share, loader.batch_size, worker, drop_last=loader.drop_last)
-        return data.DataLoader(loader.dataset, batch_sampler=shares, **options_of(loader))
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **loader_options(loader))
     return data.DataLoader(
         loader.dataset,
         batch_size=loader.batch_size // world,
         sampler=share,
         drop_last=loader.drop_last,
-        **options_of(loader),
+        **loader_options(loader),
     )
 
 
@@ -160,7 +160,7 @@ def is_plain(sampler: Any) -> bool:
     )
 
 
-def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+def loader_options(loader: DataLoader[Any]) -> dict[str, Any]:
     """Return a loader's DataLoader arguments, except for its batches and their order."""
     return {name: getattr(loader, name) for name in _KEPT_OPTIONS}
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from cloudtune.train import storage
-from cloudtune.train.saved_files import AGENT_VARIABLE, TICK_SECONDS, stamp_of
+from cloudtune.train.saved_files import AGENT_VARIABLE, TICK_SECONDS, file_stamp
 
 _WHOLE: Final = "whole"
 _BEGUN: Final = "begun"
@@ -47,7 +47,7 @@ def find(trial: str, folder: str) -> Path | None:
     files = place / _FILES
     try:
         stamps = json.loads((place / _STAMPS).read_text())
-        is_unchanged = all(_stamp_of(files / name) == stamp for name, stamp in stamps.items())
+        is_unchanged = all(_copy_stamp(files / name) == stamp for name, stamp in stamps.items())
     except (OSError, ValueError):
         return None
     return files if is_unchanged else None
@@ -64,9 +64,9 @@ def keep(trial: str, folder: str, files: Path) -> None:
             return
         time.sleep(TICK_SECONDS)  # a later change must show in the stamps
         paths = (path for path in files.rglob("*") if path.is_file())
-        stamps = {path.relative_to(files).as_posix(): _stamp_of(path) for path in paths}
+        stamps = {path.relative_to(files).as_posix(): _copy_stamp(path) for path in paths}
         shutil.rmtree(place.parent, ignore_errors=True)
-        _made(_WHOLE)
+        _make_folder(_WHOLE)
         place.mkdir(parents=True)
         files.rename(place / _FILES)
         (place / _STAMPS).write_text(json.dumps(stamps))
@@ -114,7 +114,7 @@ def make_room(size: int = 0) -> None:
 @contextlib.contextmanager
 def one_at_a_time(trial: str) -> Iterator[None]:
     """Wait until no other worker of this node fetches a checkpoint of the trial."""
-    with (_made(_WHOLE) / f"{trial}.lock").open("w") as lock:
+    with (_make_folder(_WHOLE) / f"{trial}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
         yield
 
@@ -122,7 +122,7 @@ def one_at_a_time(trial: str) -> Iterator[None]:
 @contextlib.contextmanager
 def new_folder() -> Iterator[Path]:
     """Yield a folder for a copy that isn't whole yet."""
-    with tempfile.TemporaryDirectory(dir=_made(_BEGUN)) as folder:
+    with tempfile.TemporaryDirectory(dir=_make_folder(_BEGUN)) as folder:
         yield Path(folder)
 
 
@@ -131,7 +131,7 @@ def drop_all(agent: str) -> None:
     shutil.rmtree(_root(agent), ignore_errors=True)
 
 
-def _made(name: str) -> Path:
+def _make_folder(name: str) -> Path:
     """Return a folder in that of the agent, which only this user may read."""
     root = _root()
     root.mkdir(mode=0o700, exist_ok=True)
@@ -139,8 +139,8 @@ def _made(name: str) -> Path:
     return root / name
 
 
-def _stamp_of(path: Path) -> str:
-    return stamp_of(path).rpartition("/")[0]  # without the ctime, which changes with each link
+def _copy_stamp(path: Path) -> str:
+    return file_stamp(path).rpartition("/")[0]  # without the ctime, which changes with each link
 
 
 def _root(agent: str | None = None) -> Path:

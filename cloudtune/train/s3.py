@@ -30,7 +30,7 @@ _CA = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 def needs_boto3() -> bool:
     """Whether this machine has settings for AWS that Arrow ignores."""
     proxied = _PROXIES.intersection(getproxies())
-    return bool(proxied) or any(map(os.environ.get, _CA)) or aws_session.configured()
+    return bool(proxied) or any(map(os.environ.get, _CA)) or aws_session.has_profiles()
 
 
 def file_system(bucket: str) -> S3:

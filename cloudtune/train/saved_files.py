@@ -91,12 +91,12 @@ def copy_file(
 
 def examine(path: Path) -> SavedFile:
     """Return the size, the checksum and the stamp of a file on a disk of this machine."""
-    before = stamp_of(path)
+    before = file_stamp(path)
     with path.open("rb") as reader:
         copy = copy_file(reader)
     changed_at = path.stat().st_ctime
     # A later change must show in the stamp.
-    settled = changed_at + TICK_SECONDS < time.time() and before == stamp_of(path)
+    settled = changed_at + TICK_SECONDS < time.time() and before == file_stamp(path)
     return SavedFile(copy.size, copy.checksum, before if settled else "")
 
 
@@ -108,12 +108,12 @@ def is_unchanged(path: Path, saved: SavedFile) -> bool:
     written to the disk.
     """
     try:
-        return saved.stamp != "" and saved.stamp == stamp_of(path)
+        return saved.stamp != "" and saved.stamp == file_stamp(path)
     except OSError:
         return False
 
 
-def stamp_of(path: Path) -> str:
+def file_stamp(path: Path) -> str:
     """Return what differs once a file has been written, cut or replaced; "" without an agent."""
     agent = os.environ.get(AGENT_VARIABLE)
     if not agent:

@@ -91,7 +91,7 @@ def _whole(value: Any) -> Any:
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def _part_of(value: Any, parameter: torch.Tensor) -> Any:
+def _local_part(value: Any, parameter: torch.Tensor) -> Any:
     """Return this worker's part of a parameter's state; a step count unchanged."""
     if not isinstance(parameter, DTensor) or isinstance(value, DTensor):
         return value
@@ -109,7 +109,7 @@ def _gather(module: nn.Module, state: dict[str, Any], prefix: str, _: object) ->
 def _spread(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     for name, parameter in module.named_parameters(recurse=False):
         if prefix + name in state:
-            state[prefix + name] = _part_of(state[prefix + name], parameter)
+            state[prefix + name] = _local_part(state[prefix + name], parameter)
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def _make_optimizer_states_whole() -> None:
         state = dict(state_dict["state"])
         for index, parameter in zip(saved, own, strict=False):  # torch reports differences
             if index in state:
-                state[index] = {k: _part_of(v, parameter) for k, v in state[index].items()}
+                state[index] = {k: _local_part(v, parameter) for k, v in state[index].items()}
         load(self, {**state_dict, "state": state})
 
     Optimizer.state_dict = state_dict  # type: ignore[method-assign]

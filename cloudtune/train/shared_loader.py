@@ -7,16 +7,16 @@ from typing import Any
 
 from torch.utils import data
 
-from cloudtune.train.data import Shares, is_plain, options_of, split
+from cloudtune.train.data import Shares, is_plain, loader_options, split
 from cloudtune.train.session import Session
 from cloudtune.train.shared_input.fingerprint import UnknownDataError, fingerprint
-from cloudtune.train.shared_input.order import Batches, BatchOrder, seed_of
+from cloudtune.train.shared_input.order import Batches, BatchOrder, make_seed
 from cloudtune.train.shared_input.place import INPUT_VARIABLE, Meeting
 from cloudtune.train.shared_input.reading import Reader, SharingError, tell
 from cloudtune.train.shared_input.serving import Loading
 
 
-def shared(loader: data.DataLoader[Any], session: Session, name: str = "") -> Any:
+def share_loader(loader: data.DataLoader[Any], session: Session, name: str = "") -> Any:
     """Return a loader with the same batches in every trial of the run.
 
     Trials that read the same batches on one machine load each once. See `prepare_data_loader`.
@@ -25,12 +25,12 @@ def shared(loader: data.DataLoader[Any], session: Session, name: str = "") -> An
     if iterable or not is_plain(loader.sampler) or not loader.batch_size:
         tell("each trial loads for itself: the loader has no plain order of samples and batches")
         return split(loader, session)
-    seed = seed_of(session.seed, "shared input")
+    seed = make_seed(session.seed, "shared input")
     shuffles = type(loader.sampler) is data.RandomSampler
     order = BatchOrder(loader.dataset, seed, shuffles)  # type: ignore[arg-type]
     if session.world_size > 1:
         shares = Shares(order, loader.batch_size, session, drop_last=loader.drop_last)
-        return data.DataLoader(loader.dataset, batch_sampler=shares, **options_of(loader))
+        return data.DataLoader(loader.dataset, batch_sampler=shares, **loader_options(loader))
     batches = Batches(loader.dataset, order, loader.batch_size, loader.drop_last, loader.collate_fn)
     return SharedLoader(loader, batches, name)
 
@@ -88,10 +88,13 @@ class SharedLoader:
         if not self._loader.num_workers:
             yield from map(self._batches.__getitem__, places)
             return
-        options = options_of(self._loader) | {"collate_fn": _unchanged, "persistent_workers": False}
+        options = loader_options(self._loader) | {
+            "collate_fn": _identity,
+            "persistent_workers": False,
+        }
         batches: Any = self._batches
         yield from data.DataLoader(batches, batch_size=None, sampler=places, **options)
 
 
-def _unchanged(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch

@@ -182,7 +182,7 @@ def prepare_data_loader(
     if shared:
         from cloudtune.train import shared_loader  # noqa: PLC0415
 
-        prepared = shared_loader.shared(prepared, session, "" if shared is True else shared)
+        prepared = shared_loader.share_loader(prepared, session, "" if shared is True else shared)
     elif add_dist_sampler:
         prepared = split(prepared, session)
     loader = DeviceLoader(prepared, session, session.device if move_to_device else None)

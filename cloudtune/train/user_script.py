@@ -66,13 +66,13 @@ def _module_name(path: Path) -> str:
     """Return the name under which other processes import a file; a private one if that is taken."""
     name = path.stem
     present = sys.modules.get(name)
-    is_taken = present is not None and present is not sys.modules.get(_name_of(present))
+    is_taken = present is not None and present is not sys.modules.get(_find_private_name(present))
     if name.isidentifier() and not is_taken and name not in sys.builtin_module_names:
         return name
     return _private_name(path)
 
 
-def _name_of(module: ModuleType) -> str:
+def _find_private_name(module: ModuleType) -> str:
     """Return the private name of the file of a module; "" if it has none."""
     file = getattr(module, "__file__", None)
     return _private_name(Path(file)) if file else ""

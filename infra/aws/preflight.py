@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from cloudtune.infra.aws.account.inventory import QUOTAS, lets_itself_in, quota, read_quotas
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.aws.errors import CALL_ERRORS, error_code, refusal_kind
-from cloudtune.infra.aws.price_refresh import price_of
+from cloudtune.infra.aws.price_refresh import read_price
 from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Preflight, merge_requests
-from cloudtune.model.catalog import InstanceType, Market, quota_of
+from cloudtune.model.catalog import InstanceType, Market, quota_name
 
 # What would be launched: a type, on a market.
 Launch: TypeAlias = tuple[InstanceType, Market]
@@ -63,7 +63,7 @@ class Preflights:
             if not rooms.fitting(group):
                 without_room += group
         problems += rooms.lacking(without_room, self.regions)
-        return Preflight(tuple(problems or self._closed(request)))
+        return Preflight(tuple(problems or self._find_blocks(request)))
 
     def of_launches(
         self, launches: Sequence[Launch], zones: Sequence[str] = (), *, is_open: bool
@@ -85,12 +85,12 @@ class Preflights:
                 problems += trial.mistakes(fitting)
         problems += rooms.lacking(without_room, self.regions)
         if not problems:
-            problems += self._closed(self.cloud.request)
-        crowded = () if is_open else rooms.crowded(launches)
+            problems += self._find_blocks(self.cloud.request)
+        crowded = () if is_open else rooms.find_unfit(launches)
         refused = frozenset((kind.name, market) for kind, market in (*trial.errors, *crowded))
         return Preflight(tuple(problems), tuple(trial.notes()), refused)
 
-    def _closed(self, request: Mapping[str, Any]) -> Iterator[str]:
+    def _find_blocks(self, request: Mapping[str, Any]) -> Iterator[str]:
         """Yield a line for each security group that blocks its own members."""
         groups = request.get("SecurityGroupIds")
         if not groups:
@@ -201,17 +201,17 @@ class _Rooms:
 
     def __init__(self, endpoint: Endpoint, launches: Sequence[Launch]) -> None:
         self._endpoint = endpoint
-        names = sorted({quota_of(kind, market) for kind, market in launches})
+        names = sorted({quota_name(kind, market) for kind, market in launches})
         self._vcpus = read_quotas(endpoint, names)
 
     def fitting(self, launches: Sequence[Launch]) -> list[Launch]:
         return [launch for launch in launches if self._fits(*launch)]
 
-    def crowded(self, launches: Sequence[Launch]) -> list[Launch]:
+    def find_unfit(self, launches: Sequence[Launch]) -> list[Launch]:
         return [launch for launch in launches if not self._fits(*launch)]
 
     def _fits(self, kind: InstanceType, market: Market) -> bool:
-        return self._vcpus.get(quota_of(kind, market), kind.vcpus) >= kind.vcpus
+        return self._vcpus.get(quota_name(kind, market), kind.vcpus) >= kind.vcpus
 
     def lacking(
         self, launches: Sequence[Launch], regions: Callable[[], Sequence[str]]
@@ -222,7 +222,7 @@ class _Rooms:
         """
         least: dict[str, InstanceType] = {}
         for kind, market in sorted(launches, key=lambda launch: launch[0].vcpus, reverse=True):
-            least[quota_of(kind, market)] = kind
+            least[quota_name(kind, market)] = kind
         for name, smallest in sorted(least.items()):
             yield (
                 f"quota {name}: {self._vcpus[name]:.0f} vCPUs, and a {smallest.name} has "
@@ -243,7 +243,7 @@ def _elsewhere(
     for place in sorted(places, key=lambda place: -vcpus[place]):
         if vcpus[place] < kind.vcpus:
             break
-        if price := price_of(place, kind.name):
+        if price := read_price(place, kind.name):
             return (
                 f"; {place.region} has {vcpus[place]:.0f}, and a {kind.name} for ${price:g} an "
                 f"hour on demand: `cloudtune aws setup --region {place.region}`"

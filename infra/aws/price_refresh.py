@@ -91,7 +91,7 @@ def latest_quotes(endpoint: Endpoint, folder: Path, now: float) -> Quotes:
     """
     path = folder / f"ec2-{re.sub(r'[^a-z0-9-]', '_', endpoint.region)}.json"
     place = (endpoint.region, endpoint.url or "")
-    quotes = cached(path, Quotes)
+    quotes = read_cache(path, Quotes)
     if (
         quotes is not None
         and (quotes.region, quotes.endpoint) == place
@@ -107,7 +107,7 @@ def latest_quotes(endpoint: Endpoint, folder: Path, now: float) -> Quotes:
     return quotes
 
 
-def cached(path: Path, kind: type[T]) -> T | None:
+def read_cache(path: Path, kind: type[T]) -> T | None:
     """Return an answer of AWS from a file; None if there is no readable one."""
     try:
         return decode(kind, json.loads(path.read_text(encoding="utf-8")))
@@ -139,7 +139,7 @@ def _attempt(
     return {}
 
 
-def price_of(endpoint: Endpoint, instance_type: str) -> float | None:
+def read_price(endpoint: Endpoint, instance_type: str) -> float | None:
     """Return the price of a type on demand; None if it isn't sold there, or AWS doesn't say."""
     with contextlib.suppress(*CALL_ERRORS, *_UNREADABLE):
         return _on_demand(endpoint, instanceType=instance_type).get(instance_type)

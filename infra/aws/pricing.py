@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
 from cloudtune.profiles.csv_table import rows
 
@@ -143,26 +143,26 @@ def without_old_gpus(patterns: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: a pattern names only such types.
     """
-    newer = narrowed(patterns, lambda name: not name.startswith(_BEFORE_TURING))
+    newer = narrow(patterns, lambda name: not name.startswith(_BEFORE_TURING))
     for pattern, names in newer.items():
         if not names:
             raise UsageError(
-                f"cloud.instances: {shown(pattern)}: AWS's base image has no driver for GPUs "
+                f"cloud.instances: {quote(pattern)}: AWS's base image has no driver for GPUs "
                 "before Turing; name an image that has one (cloud.image)"
             )
     return tuple(name for names in newer.values() for name in names)
 
 
-def narrowed(patterns: Sequence[str], fits: Callable[[str], bool]) -> Mapping[str, tuple[str, ...]]:
+def narrow(patterns: Sequence[str], fits: Callable[[str], bool]) -> Mapping[str, tuple[str, ...]]:
     """Return what remains of each pattern: patterns and names of those of its types that fit.
 
     A pattern whose types all fit, or that names none, remains as it is. Of another, a family that
     fits whole remains as a pattern: whoever left the choice open still leaves it open.
     """
-    return {pattern: _narrowed(pattern, fits) for pattern in patterns}
+    return {pattern: _narrow(pattern, fits) for pattern in patterns}
 
 
-def _narrowed(pattern: str, fits: Callable[[str], bool]) -> tuple[str, ...]:
+def _narrow(pattern: str, fits: Callable[[str], bool]) -> tuple[str, ...]:
     names = [row.instance_type.name for row in rentable() if row.on_demand is not None]
     named = [name for name in names if fnmatchcase(name, pattern)]
     fitting = [name for name in named if fits(name)]

@@ -18,7 +18,7 @@ from cloudtune.infra.aws.requests import check_request, ending_its_disks
 from cloudtune.infra.aws.this_instance import this_instance
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Preflight, Provider
-from cloudtune.model.catalog import quota_of
+from cloudtune.model.catalog import quota_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -230,7 +230,7 @@ class Aws(Ec2Speaking):
         """
         from cloudtune.infra.aws.price_refresh import (  # noqa: PLC0415  boto3 takes long
             latest_quotes,
-            price_of,
+            read_price,
         )
 
         here = None if force else this_instance()
@@ -240,7 +240,7 @@ class Aws(Ec2Speaking):
         own_type = experiment.cloud.head_type
         kind = own_type or pricing.HEAD_TYPE
         if own_type is not None:
-            price = price_of(endpoint, own_type)
+            price = read_price(endpoint, own_type)
         else:
             price = latest_quotes(endpoint, home / "prices", time.time()).on_demand.get(kind)
         if price is None and endpoint.region == pricing.PRICED_REGION:
@@ -289,7 +289,7 @@ def _markets(settings: Settings) -> Sequence[Market]:
 
 def _keep_permitted_types(patterns: Sequence[str], types: Sequence[str]) -> tuple[str, ...]:
     """Return what remains of patterns where only these types may be rented; all if that is none."""
-    remaining = pricing.narrowed(
+    remaining = pricing.narrow(
         patterns, lambda name: any(fnmatchcase(name, allowed) for allowed in types)
     )
     return tuple(name for names in remaining.values() for name in names) or tuple(patterns)
@@ -307,7 +307,7 @@ def _with_quotas(experiment: Experiment) -> Experiment:
     if not settings.is_open:
         return experiment
     types = AWS.instance_types(settings)
-    names = {quota_of(kind, market) for kind in types for market in _markets(settings)}
+    names = {quota_name(kind, market) for kind in types for market in _markets(settings)}
     unset = sorted(names - settings.vcpu_quotas.keys())
     read = read_quotas(Endpoint(settings.region), unset)
     quotas = {name: math.floor(vcpus) for name, vcpus in read.items()}

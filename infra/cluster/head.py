@@ -36,9 +36,9 @@ from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, UPLOAD_SECON
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.process_group import free_port
-from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, actor_named
+from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, find_actor
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
-from cloudtune.infra.provider import merge_requests, provider_named
+from cloudtune.infra.provider import find_provider, merge_requests
 from cloudtune.infra.sent_files import link_folder, link_sent_files
 from cloudtune.model.commands import Launch
 from cloudtune.model.serialization import decode, encode
@@ -179,7 +179,7 @@ class RayHead:
     @property
     def token(self) -> str:
         """The token for joining the cluster, the same for every controller of the run."""
-        return ray_access.token_of(self.folder)
+        return ray_access.read_token(self.folder)
 
     @property
     def _session(self) -> Path:
@@ -252,7 +252,7 @@ class RayHead:
         run = self.rental.run
         name = f"agent-{node.instance}"
         if existing:
-            return actor_named(name, run)
+            return find_actor(name, run)
         place = NodeAffinitySchedulingStrategy(node.node, soft=False)
         if self.rental.source_files is not None:
             training = replace(training, folder=str(self._code))
@@ -441,7 +441,7 @@ class RayHead:
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
         lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
         script = user_data(join, lease, self.token, self.rental.delivery, intent.boot_log)
-        own = provider_named(self.rental.endpoint.provider).launch_request(launch, script)
+        own = find_provider(self.rental.endpoint.provider).launch_request(launch, script)
         request = merge_requests(self.rental.request, own)
         if launch.zone in self.rental.subnets:
             request["SubnetId"] = self.rental.subnets[launch.zone]

@@ -126,7 +126,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             instances = self._seen if time.monotonic() < self._seen_until else None
         if instances is None:
             until = time.monotonic() + self._look_seconds
-            listed = {it.id: it for it in self._listed()}
+            listed = {it.id: it for it in self._list()}
             with self._lock:
                 now = time.monotonic()
                 # Include instances launched just now that aren't listed yet: if a node joins before
@@ -143,7 +143,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         nodes = [head_instance(self.run), *instances]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
 
-    def _listed(self) -> list[provider.Instance]:
+    def _list(self) -> list[provider.Instance]:
         """Return the live instances; note errors that aren't the cloud's, each kind once."""
         try:
             return self._ec2.ours(self.run, ended=False)

@@ -22,7 +22,7 @@ class Emit(Protocol):
         """Return at once."""
 
 
-def parts_of(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
+def split_session(command: StartTrial, keep_from: int) -> dict[str, messages.Part]:
     """Return the part of a session on each instance, rank 0 first, with a node's ranks together."""
     workers = {piece.instance: shares(piece.gpus) for piece in command.placement}
     size = sum(len(gpu_shares) for gpu_shares in workers.values())
@@ -53,7 +53,7 @@ class TrialSession:
         self, command: StartTrial, keep_from: int, call: Callable[..., Any], emit: Emit
     ) -> None:
         self.command = command
-        self._parts = parts_of(command, keep_from)
+        self._parts = split_session(command, keep_from)
         self._call = call
         self._emit = emit
         self._lock = threading.RLock()

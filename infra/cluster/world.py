@@ -219,7 +219,7 @@ class CloudWorld:
     def _report_saved_epochs(self, start: commands.StartTrial) -> None:
         """Report the epochs that a lost session has saved, some of which may be known already."""
         try:
-            saved = CheckpointStore(self._storage).saved(start.trial)
+            saved = CheckpointStore(self._storage).list_checkpoints(start.trial)
         except OSError as error:  # it continues from what the ledger knows
             self._remark(f"the storage can't be asked what the run has saved: {error}")
             return

@@ -21,7 +21,7 @@ from moto.ec2.utils import filter_dict_attribute_mapping, filter_reservations
 
 from cloudtune.infra.aws import pricing
 from cloudtune.infra.emulator import pacing, pools
-from cloudtune.infra.emulator.faults import Hidden, Market, Pool, kind_of
+from cloudtune.infra.emulator.faults import Hidden, Market, Pool, fault_kind
 from cloudtune.infra.emulator.machine import STATE_CODES, Ending, Machine
 from cloudtune.infra.emulator.machine_process import console
 from cloudtune.infra.emulator.machines import Clock, RunningMachines
@@ -161,7 +161,7 @@ class EmulatedEC2:
                 "zone": machine.pool.zone,
                 "state": machine.state,
                 "health": machine.health,
-                "faults": [kind_of(fault) for fault in machine.faults],
+                "faults": [fault_kind(fault) for fault in machine.faults],
                 "launched_at": machine.launched_at,
                 "running_at": machine.running_at,
                 "booted_at": machine.booted_at,
@@ -297,7 +297,7 @@ def _settings(instance: Any) -> dict[str, str]:
     kind = pricing.instance_types().get(instance.instance_type)
     gpu = kind.gpu if kind is not None and kind.gpus else ""
     pace = _tags(instance).get(pacing.PACE_TAG, "0")
-    paced = pacing.settings_for(gpu, pace, scale=pacing.scale_here())
+    paced = pacing.make_settings(gpu, pace, scale=pacing.scale_here())
     return {**paced, "AWS_DEFAULT_REGION": instance.region_name}
 
 

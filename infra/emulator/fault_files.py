@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from cloudtune.errors import UsageError, allowed_names, nearest, shown
+from cloudtune.errors import UsageError, allowed_names, nearest, quote
 from cloudtune.infra.aws.pricing import instance_types
 from cloudtune.infra.emulator.faults import ANY, KINDS, CallFault, Fault, Market
 
@@ -41,7 +41,7 @@ def parse_faults(data: object) -> list[Fault]:
         UsageError: an item isn't a fault; the message says which, and why.
     """
     if not isinstance(data, list):
-        raise UsageError(f"faults are a list of objects, not {shown(data)}")
+        raise UsageError(f"faults are a list of objects, not {quote(data)}")
     faults = []
     for number, item in enumerate(data, 1):
         try:
@@ -60,11 +60,11 @@ def parse_fault(data: object) -> Fault:
         UsageError: it isn't a fault.
     """
     if not isinstance(data, dict):
-        raise UsageError(f"a fault is an object with a kind, not {shown(data)}")
+        raise UsageError(f"a fault is an object with a kind, not {quote(data)}")
     values = {**data}
     name = values.pop("kind", "error")
     if not isinstance(name, str) or name not in KINDS:
-        raise UsageError(f"kind: no fault is called {shown(name)}; {allowed_names(name, KINDS)}")
+        raise UsageError(f"kind: no fault is called {quote(name)}; {allowed_names(name, KINDS)}")
     kind = KINDS[name]
     if issubclass(kind, CallFault) and not {"times", "rate"} & values.keys():
         values["times"] = 1
@@ -84,10 +84,10 @@ def _message(name: str, kind: type[Fault], detail: ErrorDetails) -> str:
     field = str(detail["loc"][0])
     if detail["type"] == "unexpected_keyword_argument":
         names = [field_of_kind.name for field_of_kind in fields(kind)]
-        return f"{name} has no field {shown(field)}; {allowed_names(field, names)}"
+        return f"{name} has no field {quote(field)}; {allowed_names(field, names)}"
     if detail["type"] == "missing":
-        return f"{name} needs {shown(field)}"
-    return f"{field}: {shown(detail['input'])}: {detail['msg']}"
+        return f"{name} needs {quote(field)}"
+    return f"{field}: {quote(detail['input'])}: {detail['msg']}"
 
 
 def _check_name(field: str, values: dict[str, Any], names: Callable[[], Iterable[str]]) -> None:
@@ -95,8 +95,8 @@ def _check_name(field: str, values: dict[str, Any], names: Callable[[], Iterable
     if name == ANY or any(fnmatchcase(possible, name) for possible in names()):
         return
     if _PATTERN & set(name):
-        raise UsageError(f"{field}: nothing that EC2 has fits the pattern {shown(name)}")
-    raise UsageError(f"{field}: EC2 has no {shown(name)}.{nearest(name, names())}")
+        raise UsageError(f"{field}: nothing that EC2 has fits the pattern {quote(name)}")
+    raise UsageError(f"{field}: EC2 has no {quote(name)}.{nearest(name, names())}")
 
 
 @cache

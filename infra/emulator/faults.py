@@ -212,11 +212,11 @@ KINDS: dict[str, type[Fault]] = {
 _NAMES = {kind: name for name, kind in KINDS.items()}
 
 
-def kind_of(fault: Fault) -> str:
+def fault_kind(fault: Fault) -> str:
     """Return the name of a fault's kind."""
     return _NAMES[type(fault)]
 
 
 def to_json(fault: Fault) -> dict[str, Any]:
     """Return a fault as JSON."""
-    return {"kind": kind_of(fault), **asdict(fault)}
+    return {"kind": fault_kind(fault), **asdict(fault)}

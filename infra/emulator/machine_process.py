@@ -171,7 +171,7 @@ def end_leftovers(instances: Path) -> list[str]:
     Raises:
         CloudtuneError: some don't end.
     """
-    sessions = _recorded(instances)
+    sessions = _read_records(instances)
     kill_all(sessions)
     for machine in sessions:
         tidy(instances / machine)
@@ -180,7 +180,7 @@ def end_leftovers(instances: Path) -> list[str]:
 
 def left_running(instances: Path) -> list[str]:
     """Return the machines of a dead emulator that still have processes."""
-    return sorted({machine for _, machine in _members(_recorded(instances))})
+    return sorted({machine for _, machine in _members(_read_records(instances))})
 
 
 def forget_old(instances: Path, *, keep: int) -> None:
@@ -190,7 +190,7 @@ def forget_old(instances: Path, *, keep: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _recorded(instances: Path) -> Sessions:
+def _read_records(instances: Path) -> Sessions:
     """Return the machines that have records."""
     sessions: dict[str, int | None] = {}
     for path in sorted(instances.glob(f"*/{RECORD_NAME}")):

@@ -63,7 +63,7 @@ def core_factor(gpu: str) -> tuple[float, str]:
     return base / ratio.ratio, f"{how}; {reference} {set_to}"
 
 
-def pace_of(
+def find_pace(
     gpu: str, *, seed: int = 0, scale: float = 1.0, core_seconds: float | None = None
 ) -> Pace:
     """Return the pace of a GPU by its name in the price table, all seconds times `scale`.
@@ -94,7 +94,7 @@ def speedup(width: float, nodes: int) -> float:
     return nodes * one_machine * _interpolate("node_efficiency", nodes)
 
 
-def seconds_for(pace: Pace, trial: str, epoch: int, width: float, nodes: int) -> float:
+def draw_seconds(pace: Pace, trial: str, epoch: int, width: float, nodes: int) -> float:
     """Return the seconds of an epoch with its noise, the same on every rank and in every run.
 
     Epoch 0 is the start of a worker, whatever its width.
@@ -110,18 +110,18 @@ PACE_TAG = "cloudtune:pace"
 OFF = "off"
 
 
-def tag_of(seed: int, core_seconds: float | None) -> str:
+def make_tag(seed: int, core_seconds: float | None) -> str:
     """Return the tag of a paced machine: a seed, and the seconds of an epoch on a core."""
     return f"{seed}" if core_seconds is None else f"{seed}:{core_seconds!r}"
 
 
-def settings_for(gpu: str, tag: str, *, scale: float = 1.0) -> dict[str, str]:
+def make_settings(gpu: str, tag: str, *, scale: float = 1.0) -> dict[str, str]:
     """Return the environment that paces a machine; nothing without GPUs or when `tag` is off."""
     if not gpu or tag == OFF:
         return {}
     seed, _, seconds = tag.partition(":")
     core_seconds = float(seconds) if seconds else None
-    pace = pace_of(gpu, seed=int(seed), scale=scale, core_seconds=core_seconds)
+    pace = find_pace(gpu, seed=int(seed), scale=scale, core_seconds=core_seconds)
     return {HOOK_VARIABLE: HOOK, PACE_VARIABLE: json.dumps(asdict(pace))}
 
 
@@ -138,7 +138,7 @@ def emulated_profile(
     An epoch takes the pace's seconds, or the measured ones if they are longer: pacing can only slow
     down. The same applies to a start.
     """
-    pace = pace_of(machine.gpu, scale=scale, core_seconds=core_seconds)
+    pace = find_pace(machine.gpu, scale=scale, core_seconds=core_seconds)
     factor, why = core_factor(machine.gpu)
     nodes = {width: max(1, math.ceil(width / machine.gpus)) for width in profile.epoch}
     paced = {w: pace.epoch_seconds / speedup(w, nodes[w]) for w in profile.epoch}
@@ -191,7 +191,7 @@ def pacer_from_env() -> Callable[..., None]:
     pace = Pace(**json.loads(os.environ[PACE_VARIABLE]))
 
     def wait(*, trial: str, epoch: int, width: float, nodes: int, elapsed: float) -> None:
-        time.sleep(max(0.0, seconds_for(pace, trial, epoch, width, nodes) - elapsed))
+        time.sleep(max(0.0, draw_seconds(pace, trial, epoch, width, nodes) - elapsed))
 
     return wait
 

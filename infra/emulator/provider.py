@@ -73,12 +73,12 @@ class OnThisMachine(Ec2Speaking):
         if emulator is None:
             return []
         return [
-            cloud_at(home / self.folder, region, emulator.access)
+            open_cloud(home / self.folder, region, emulator.access)
             for region in sorted({_HOME_REGION, *regions})
         ]
 
     def abandoned(self, home: Path, *, end: bool) -> list[str]:
-        return service.abandoned(home / self.folder, end=end)
+        return service.find_orphans(home / self.folder, end=end)
 
     def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
         return subprocess.run(
@@ -155,19 +155,19 @@ def emulated_cloud(
     `pace` seeds the noise of the speed curve by which machines pace training; None turns off
     pacing. `core_seconds` is the time of an epoch on one core of this machine.
     """
-    tags = {pacing.PACE_TAG: pacing.OFF if pace is None else pacing.tag_of(pace, core_seconds)}
-    return cloud_at(folder, region, service.ensure_emulator(folder).access, tags)
+    tags = {pacing.PACE_TAG: pacing.OFF if pace is None else pacing.make_tag(pace, core_seconds)}
+    return open_cloud(folder, region, service.ensure_emulator(folder).access, tags)
 
 
-def cloud_at(
+def open_cloud(
     folder: Path, region: str, access: Access, tags: Mapping[str, str] | None = None
 ) -> Cloud:
     """Return the EC2 of a folder; closing it ends it if no instance is left."""
     close = partial(service.stop_emulator, folder, only_if_idle=True)
-    return Cloud(endpoint_of(access, region), {"ImageId": IMAGE}, tags or {}, close)
+    return Cloud(make_endpoint(access, region), {"ImageId": IMAGE}, tags or {}, close)
 
 
-def endpoint_of(access: Access, region: str = _HOME_REGION) -> Endpoint:
+def make_endpoint(access: Access, region: str = _HOME_REGION) -> Endpoint:
     """Return the endpoint of an emulated EC2's region."""
     keys = (access.key, access.secret)
     return Endpoint(region, access.endpoint, *keys, look_seconds=0.0, silent_seconds=10.0)

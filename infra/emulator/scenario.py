@@ -17,7 +17,7 @@ from cloudtune.infra.emulator.faults import (
     Quota,
     Repeated,
     Throttle,
-    kind_of,
+    fault_kind,
     to_json,
 )
 from cloudtune.infra.emulator.rates import Buckets, Rate, find_rate
@@ -118,7 +118,7 @@ class Scenario:
             fault = self._struck(LostAnswer, action, parameters)
             if fault is None:
                 return None
-            self._calls[-1]["fault"] = kind_of(fault)
+            self._calls[-1]["fault"] = fault_kind(fault)
             return fault.answer
 
     def befall(self, pool: Pool) -> list[LaunchFault]:

@@ -74,7 +74,7 @@ def ensure_emulator(
     home = home.absolute()
     home.mkdir(parents=True, exist_ok=True)
     close(home)
-    with _locked(home):
+    with _lock(home):
         emulator = find_emulator(home)
         if emulator is None:
             # One may be just ending: two would fight over the machines.
@@ -113,7 +113,7 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
     """
     if not home.exists():
         return True
-    with _locked(home):
+    with _lock(home):
         state = _read_state(home)
         if state is not None and _is_alive(state):
             try:
@@ -184,14 +184,14 @@ def serve_when_told() -> None:
     main(options)
 
 
-def abandoned(home: Path, *, end: bool) -> list[str]:
+def find_orphans(home: Path, *, end: bool) -> list[str]:
     """Return the machines of `home` that survived their emulator; `end` ends them."""
     instances = home / "instances"
     if not instances.is_dir():
         return []
     from cloudtune.infra.emulator import machine_process  # noqa: PLC0415 - psutil: 30 ms
 
-    with _locked(home):
+    with _lock(home):
         state = _read_state(home)
         if state is not None and _is_alive(state):
             return []
@@ -202,7 +202,7 @@ def abandoned(home: Path, *, end: bool) -> list[str]:
 
 
 @contextlib.contextmanager
-def _locked(home: Path) -> Iterator[None]:
+def _lock(home: Path) -> Iterator[None]:
     with os.fdopen(os.open(home / "emulator.lock", os.O_WRONLY | os.O_CREAT, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloudtune.errors import CloudtuneError, UsageError, need
-from cloudtune.infra.environments.delivery import COMPLETE, python_of
+from cloudtune.infra.environments.delivery import COMPLETE, python_path
 from cloudtune.infra.environments.spec import Spec
 from cloudtune.infra.environments.wheel import write_wheel
 from cloudtune.infra.processes import write_atomically
@@ -47,10 +47,10 @@ class Built:
 
     @property
     def python(self) -> Path:
-        return python_of(self.place)
+        return python_path(self.place)
 
 
-def built_at(place: Path) -> Built | None:
+def read_built(place: Path) -> Built | None:
     """Return the environment in a folder; None if there is none, or an incomplete one."""
     try:
         written = json.loads((place / COMPLETE).read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def build(spec: Spec, say: Callable[[str], None]) -> Built:
             installed together: the message has uv's last lines.
     """
     with _alone(spec.place):
-        if (built := built_at(spec.place)) is not None:
+        if (built := read_built(spec.place)) is not None:
             return built
         uv = uv_program()
         began = time.monotonic()
@@ -123,14 +123,14 @@ def _build(spec: Spec, uv: str, work: Path, say: Callable[[str], None]) -> None:
     wanted = [word for file in files for word in ("-r", file)]  # their options count here too
     _uv(
         [
-            *(uv, "pip", "install", "--quiet", "--python", str(python_of(spec.place))),
+            *(uv, "pip", "install", "--quiet", "--python", str(python_path(spec.place))),
             *("--compile-bytecode", *wanted, "-c", str(lock)),
         ],
         f"{spec.source}: can't be installed",
         cwd=own,
     )
     check = "import cloudtune.infra.node.boot, ray"
-    _run([str(python_of(spec.place)), "-I", "-c", check], "the environment doesn't work")
+    _run([str(python_path(spec.place)), "-I", "-c", check], "the environment doesn't work")
 
 
 def _python(spec: Spec, uv: str, say: Callable[[str], None]) -> Path:
@@ -176,7 +176,7 @@ def _base_here(wanted: str, uv: str) -> Path | None:
 
 def complete(place: Path, uv: str, seconds: float) -> Built:
     """Mark an environment as complete, and return it."""
-    python = python_of(place)
+    python = python_path(place)
     version = _run([str(python), "-c", "import platform; print(platform.python_version())"], "")
     listed = _uv([uv, "pip", "freeze", "--quiet", "--python", str(python)], "can't be listed")
     packages = tuple(line for line in listed.splitlines() if "==" in line)

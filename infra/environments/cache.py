@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.environments.build import Built, built_at
+from cloudtune.infra.environments.build import Built, read_built
 from cloudtune.infra.environments.delivery import Pack, zip_program
 from cloudtune.train import storage
 
@@ -94,7 +94,7 @@ class EnvironmentCache:
         Raises:
             CloudtuneError: it can't be unpacked.
         """
-        if (built := built_at(self.place)) is not None:
+        if (built := read_built(self.place)) is not None:
             return built
         shutil.rmtree(self.place, ignore_errors=True)
         part = self.place.with_name(f"{self.place.name}.part")
@@ -106,7 +106,7 @@ class EnvironmentCache:
         except storage.StorageError as error:
             raise CloudtuneError(f"setup: {pack.uri} can't be unpacked: {error}") from None
         part.rename(self.place)
-        if (built := built_at(self.place)) is None:
+        if (built := read_built(self.place)) is None:
             raise CloudtuneError(f"setup: {pack.uri} is no environment: delete it")
         return built
 

@@ -29,7 +29,7 @@ COMPLETE = ".complete"
 _HAS_US = 'import sys, importlib.util as u; sys.exit(u.find_spec("cloudtune") is None)'
 
 
-def python_of(place: Path) -> Path:
+def python_path(place: Path) -> Path:
     """Return the interpreter of the environment in this folder."""
     return place / "venv" / "bin" / "python"
 
@@ -208,6 +208,6 @@ def zip_program(uri: str) -> str:
 
 def activate_lines(place: Path) -> str:
     """Return lines of bash that use the Python of the environment in that folder."""
-    python = python_of(place)
+    python = python_path(place)
     path = shlex.quote(str(python.parent))
     return f"python={shlex.quote(str(python))}\nexport PATH={path}:$PATH\n"

@@ -54,7 +54,7 @@ def _imports(script: Path) -> Iterator[tuple[str, Path, int]]:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue  # its run reports the error
-        for name, number in _imported(tree):
+        for name, number in _find_imports(tree):
             if name in seen or name in sys.stdlib_module_names:
                 continue
             seen.add(name)
@@ -67,7 +67,7 @@ def _imports(script: Path) -> Iterator[tuple[str, Path, int]]:
                 yield name, path, number
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
+def _find_imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -75,7 +75,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             yield node.module.partition(".")[0], node.lineno
         elif not isinstance(node, ast.Try):
-            yield from _imported(node)
+            yield from _find_imports(node)
 
 
 def _with_dependencies(names: Iterable[str]) -> Iterator[str]:

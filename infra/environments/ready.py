@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment.schema import Experiment
-from cloudtune.infra.environments.build import Built, build, built_at
+from cloudtune.infra.environments.build import Built, build, read_built
 from cloudtune.infra.environments.cache import FOLDER, EnvironmentCache
 from cloudtune.infra.environments.delivery import Delivery, Pack
-from cloudtune.infra.environments.spec import ROOT, Spec, spec_of
+from cloudtune.infra.environments.spec import ROOT, Spec, make_spec
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.train.storage import StorageError
 
@@ -33,7 +33,7 @@ def ready(
         return Delivery(setup.python_path or sys.executable, setup.commands), None
     own = None if here or setup.python_path or setup.builds else own_environment()
     if here and setup.builds:
-        built = build(spec_of(experiment, home / FOLDER), say)
+        built = build(make_spec(experiment, home / FOLDER), say)
         if built.version != platform.python_version():
             raise UsageError(
                 f"setup.python: instances of provider {experiment.cloud.provider} are this "
@@ -51,7 +51,7 @@ def ready(
             "let a head carry the run (without --here)"
         )
     try:
-        pack, environment = _packed(own or spec_of(experiment, ROOT), storage, say)
+        pack, environment = _pack(own or make_spec(experiment, ROOT), storage, say)
     except StorageError as error:
         raise UsageError(f"{error}; nothing was launched") from None
     delivery = Delivery(str(environment.python), setup.commands, pack)
@@ -62,7 +62,7 @@ def ready(
 def own_environment() -> Built | None:
     """Return the environment that this process runs in; None if cloudtune didn't build it."""
     place = Path(sys.prefix).parent
-    return built_at(place) if place.parent == ROOT else None
+    return read_built(place) if place.parent == ROOT else None
 
 
 def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str], None]) -> None:
@@ -81,11 +81,11 @@ def enter(experiment: Experiment, storage: str, home: Path, say: Callable[[str],
     os.execv(built.python, [str(built.python), "-m", "cloudtune", *sys.argv[1:]])  # noqa: S606
 
 
-def _packed(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tuple[Pack, Built]:
+def _pack(what: Spec | Built, storage: str, say: Callable[[str], None]) -> tuple[Pack, Built]:
     """Return the pack of an existing or new environment, and the environment here."""
     cache = EnvironmentCache(storage, what.place)
     pack = cache.pack()
-    built = built_at(what.place)
+    built = read_built(what.place)
     if pack is None:
         built = built or (what if isinstance(what, Built) else build(what, say))
         return cache.put(built, say), built

@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.environments.wheel import code_hash
 
@@ -89,7 +89,7 @@ def requirement_names(experiment: Experiment) -> list[str]:
     return [canonicalize_name(requirement.name) for requirement in _read(experiment).requirements]
 
 
-def spec_of(experiment: Experiment, root: Path = ROOT) -> Spec:
+def make_spec(experiment: Experiment, root: Path = ROOT) -> Spec:
     """Return the specification of an experiment's environment.
 
     Raises:
@@ -175,7 +175,7 @@ class _Reader:
         elif _is_place(line):
             self._local(path.parent / line.partition(" ")[0], place)
         elif counts and not line.startswith("-"):  # options are for uv
-            self.requirements.append(_parsed(_AFTER.sub("", line), place))
+            self.requirements.append(_parse(_AFTER.sub("", line), place))
 
     def _local(self, path: Path, place: str) -> None:
         """Record the content of a wheel, or of a project's folder, beside the script."""
@@ -198,7 +198,7 @@ class _Reader:
             raise UsageError(f"{path}: it has no [project]; list its dependencies there")
         for line in project.get("dependencies", ()):
             number = text[: max(0, text.find(str(line)))].count("\n") + 1
-            self.requirements.append(_parsed(str(line), f"{path}:{number}"))
+            self.requirements.append(_parse(str(line), f"{path}:{number}"))
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
@@ -217,9 +217,9 @@ def _is_place(line: str) -> bool:
     return bare and ("/" in first or first.endswith((".whl", ".tar.gz", ".zip")) or first == ".")
 
 
-def _parsed(line: str, place: str) -> Requirement:
+def _parse(line: str, place: str) -> Requirement:
     try:
         return Requirement(line)
     except InvalidRequirement as error:
         why = str(error).splitlines()[0]
-        raise UsageError(f"{place}: {shown(line)} is no requirement: {why}") from None
+        raise UsageError(f"{place}: {quote(line)} is no requirement: {why}") from None

@@ -34,7 +34,7 @@ class Order:
     attempt: int = 1
 
 
-def packed(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
+def pack(code: Path, files: Mapping[Path, bytes], home: Path) -> bytes:
     """Return an archive of the folder `code`, `files` at their paths, and `home`'s earlier runs.
 
     Raises:

@@ -84,7 +84,7 @@ class Carrier:
         with (
             (self._folder / OUTPUT).open("ab") as output,
             (self._folder / ERRORS).open("ab") as errors,
-            self._started(output, errors) as process,
+            self._start_run(output, errors) as process,
         ):
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -98,7 +98,7 @@ class Carrier:
             time.sleep(_BRING_SECONDS)
         return process.returncode
 
-    def _started(self, output: IO[bytes], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _start_run(self, output: IO[bytes], errors: IO[bytes]) -> subprocess.Popen[bytes]:
         order = self._order
         return subprocess.Popen(
             [sys.executable, "-m", "cloudtune", *order.arguments],
@@ -156,7 +156,7 @@ def main() -> int:
             return 1
         unpack(parcel, HOME)
         order = decode(Order, json.loads(asked))
-        variables = _opened(store)
+        variables = _open_variables(store)
         fetch(store, HOME / "runs" / order.run, "run/")  # from an earlier head
         say(f"cloudtune-head: carries {order.run}")
         carrier = Carrier(order, store, instance, variables=variables)
@@ -169,7 +169,7 @@ def main() -> int:
     return code
 
 
-def _opened(store: HeadStore) -> dict[str, str]:
+def _open_variables(store: HeadStore) -> dict[str, str]:
     """Return the variables that this head was sent, and remove them from the storage."""
     key = os.environ.pop(KEY_VARIABLE, "")
     sealed = store.read(VARIABLES)

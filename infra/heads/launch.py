@@ -73,7 +73,7 @@ class Remote:
         write_atomically(folder / REMOTE, json.dumps(asdict(self)))
 
 
-def head_of(run: str) -> str:
+def head_tag(run: str) -> str:
     """Return the value of a head's tag `cloudtune:run`.
 
     It isn't the run's own name: instances of the run are returned by that name, and the head is
@@ -82,7 +82,7 @@ def head_of(run: str) -> str:
     return run + _TAIL
 
 
-def run_of(tag: str) -> str | None:
+def parse_tag(tag: str) -> str | None:
     """Return the run whose head has this tag; None if it isn't a head's."""
     return tag.removesuffix(_TAIL) if tag.endswith(_TAIL) else None
 
@@ -135,7 +135,7 @@ def launch(
     end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(remote.until))
     tags = {
         **offer.tags,
-        RUN_TAG: head_of(run),
+        RUN_TAG: head_tag(run),
         INTENT_TAG: INTENT,
         LEASE_TAG: end,
         PRICE_TAG: f"{offer.usd_per_hour:g}",
@@ -145,7 +145,7 @@ def launch(
     instance_type = offer.instance_type
     left = _TRIES
     while True:
-        token = launch_token(head_of(run), f"{INTENT}-{remote.attempt}", instance_type, "", "")
+        token = launch_token(head_tag(run), f"{INTENT}-{remote.attempt}", instance_type, "", "")
         try:
             return calls.run_instance(token, tags, {**wanted, "InstanceType": instance_type})
         except calls.errors as error:
@@ -172,4 +172,4 @@ def launch(
 
 def live_heads(calls: Calls, run: str) -> list[Instance]:
     """Return the heads of a run that still bill; more than one only if it was forced."""
-    return [head for head in calls.ours(head_of(run), ended=False) if head.billing]
+    return [head for head in calls.ours(head_tag(run), ended=False) if head.billing]

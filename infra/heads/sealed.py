@@ -21,7 +21,7 @@ def seal(values: Mapping[str, str]) -> tuple[bytes, str]:
     """Return values sealed by a new key, and that key; each key seals once."""
     key = secrets.token_bytes(_KEY_BYTES)
     text = json.dumps(dict(values)).encode()
-    return _mixed(hashlib.sha256(key + text).digest() + text, key), key.hex()
+    return _mix(hashlib.sha256(key + text).digest() + text, key), key.hex()
 
 
 def unseal(sealed: bytes, key: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def unseal(sealed: bytes, key: str) -> dict[str, str]:
         plain = bytes.fromhex(key)
     except ValueError:
         plain = b""
-    data = _mixed(sealed, plain)
+    data = _mix(sealed, plain)
     digest, text = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not secrets.compare_digest(digest, hashlib.sha256(plain + text).digest()):
         raise CloudtuneError("the variables that the head was sent are damaged")
@@ -42,7 +42,7 @@ def unseal(sealed: bytes, key: str) -> dict[str, str]:
     return values
 
 
-def _mixed(data: bytes, key: bytes) -> bytes:
+def _mix(data: bytes, key: bytes) -> bytes:
     """Return data combined with as many bytes drawn from the key; twice is the data again."""
     stream = hashlib.shake_256(key).digest(len(data))
     mixed = int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")

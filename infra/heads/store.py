@@ -73,7 +73,7 @@ class HeadStore:
         with storage.storage_errors(self.uri):
             self._fs, self._root = storage.filesystem(f"{self.uri}/{FOLDER}")
 
-    def uri_of(self, name: str) -> str:
+    def make_uri(self, name: str) -> str:
         return f"{self.uri}/{FOLDER}/{name}"
 
     def write(self, name: str, data: bytes) -> None:
@@ -85,7 +85,7 @@ class HeadStore:
         with storage.storage_errors(self.uri):
             return storage.read_file(self._fs, f"{self._root}/{name}")
 
-    def read_from(self, name: str, begin: int) -> bytes:
+    def read_rest(self, name: str, begin: int) -> bytes:
         """Return the contents of a file from a byte on; b"" if there is no such file."""
         with storage.storage_errors(self.uri):
             try:
@@ -99,7 +99,7 @@ class HeadStore:
         with storage.storage_errors(self.uri), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{name}")
 
-    def listed(self) -> Mapping[str, tuple[int, float]]:
+    def list_files(self) -> Mapping[str, tuple[int, float]]:
         """Return the files of the record by name: size, and time of the last write."""
         from pyarrow import fs  # noqa: PLC0415  takes a while
 
@@ -192,7 +192,7 @@ def fetch(store: HeadStore, folder: Path, prefix: str = "") -> int:
     count = 0
     growing: dict[str, dict[int, int]] = {}
     files: dict[str, tuple[int, float]] = {}
-    for listed, (size, written) in store.listed().items():
+    for listed, (size, written) in store.list_files().items():
         name, _, begin = listed.removeprefix(prefix).partition("@")
         if not listed.startswith(prefix) or leads_out(name) or kept_back(name):
             continue
@@ -235,7 +235,7 @@ def _fetch_pieces(store: HeadStore, name: str, path: Path, pieces: Mapping[int, 
         before = at
         while at < end:
             begin = at // PIECE_BYTES * PIECE_BYTES
-            data = store.read_from(_piece(name, begin), at - begin)
+            data = store.read_rest(_piece(name, begin), at - begin)
             is_last = begin + pieces[begin] == end
             if is_last and name.endswith(".jsonl"):  # half a line may be cut off there
                 data = data[: data.rfind(b"\n") + 1]

@@ -9,7 +9,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment.cloud import CloudSettings as Settings
 from cloudtune.experiment.schema import Experiment
 from cloudtune.infra.emulator.pacing import OFF, PACE_TAG
-from cloudtune.infra.emulator.provider import OnThisMachine, cloud_at
+from cloudtune.infra.emulator.provider import OnThisMachine, open_cloud
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.node.this_machine import catalog, this_machine
 from cloudtune.infra.provider import PRICE_TAG, Cloud, Endpoint
@@ -59,15 +59,15 @@ class ThisMachine(OnThisMachine):
         # Started afresh, it has the environment of this command, not of an earlier one.
         if not stop_emulator(folder, only_if_idle=True) and not adopt:
             raise UsageError(TAKEN)
-        return claim(folder, lambda: self._opened(experiment, folder), alone=True)
+        return claim(folder, lambda: self._open(experiment, folder), alone=True)
 
     @staticmethod
-    def _opened(experiment: Experiment, folder: Path) -> Cloud:
+    def _open(experiment: Experiment, folder: Path) -> Cloud:
         gpus = this_machine(experiment.cloud.slots).gpus
         price = repr(experiment.cloud.usd_per_hour(gpus, experiment.cloud.price))
         emulator = ensure_emulator(folder, boot_seconds=0.0)
         tags = {PACE_TAG: OFF, PRICE_TAG: price}
-        cloud = cloud_at(folder, experiment.cloud.region, emulator.access, tags)
+        cloud = open_cloud(folder, experiment.cloud.region, emulator.access, tags)
         # A machine with busy cores and a busy disk isn't lost.
         return replace(
             cloud, endpoint=replace(cloud.endpoint, silent_seconds=Endpoint.silent_seconds)

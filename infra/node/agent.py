@@ -26,7 +26,7 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.data import NodeData
-from cloudtune.infra.node.forks import Forks, how_it_ended
+from cloudtune.infra.node.forks import Forks, describe_exit
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.infra.node.lease import Ends, Lease
@@ -98,7 +98,7 @@ class _Local:
         since = self.stopping_since
         return since is not None and time.monotonic() >= since + _KILL_SECONDS
 
-    def is_unplaced(self) -> bool:
+    def lacks_gpus(self) -> bool:
         """Whether the session has waited for GPUs longer than the previous one can take to end."""
         waits = self.part is not None and not self.begun and self.stopping_since is None
         return waits and time.monotonic() >= self.asked_at + _SLOT_SECONDS
@@ -401,7 +401,7 @@ class Agent:
             elif isinstance(body, messages.Failure) and worker.share < 1.0:
                 text = f"{body.error}\n{body.traceback}"
                 # If a fault on the GPU ended all packed workers, that is what to report.
-                if not body.out_of_memory and self._gpus.is_faulted(worker.gpu, text):
+                if not body.out_of_memory and self._gpus.is_fault(worker.gpu, text):
                     body = messages.Lost(f"{_FAULT} {worker.gpu}; it said: {body.error}")
             self._outbox.add(worker.session, worker.rank, body)
             if isinstance(body, messages.Failure | messages.Done | messages.Lost):
@@ -451,7 +451,7 @@ class Agent:
         """Make the workers of a session write their stacks, for which they don't need the GIL."""
         local.stacks_at = time.monotonic()
         for worker in local.workers.values():
-            pid = self._forks.pid_of(worker.name)
+            pid = self._forks.find_pid(worker.name)
             if pid is not None:
                 with Path(worker.log).open("a", encoding="utf-8") as log:
                     log.write(f"{_STACKS}\n")
@@ -467,9 +467,9 @@ class Agent:
                         local.stacks_at = None
                         self._end(local)
                 self._kill_stubborn()
-                self._give_up_unplaced()
+                self._give_up_waiting()
                 self._keep_spares()
-            self._end_the_faulted()
+            self._end_after_fault()
             if unix_time() >= self._leased_until:  # to the second
                 self.power_off()
             remark = self._gpus.notice  # why packed workers take turns on their GPU
@@ -480,15 +480,15 @@ class Agent:
     def _kill_stubborn(self) -> None:
         for local in filter(_Local.is_overdue, self._locals.values()):
             for worker in local.workers.values():
-                pid = self._forks.pid_of(worker.name)
+                pid = self._forks.find_pid(worker.name)
                 if pid is not None:
                     self._gpus.release(pid)
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(pid, signal.SIGKILL)
 
-    def _give_up_unplaced(self) -> None:
+    def _give_up_waiting(self) -> None:
         """Report as lost the sessions for which no GPU became free."""
-        late = [local for local in self._locals.values() if local.is_unplaced()]
+        late = [local for local in self._locals.values() if local.lacks_gpus()]
         for local in late:
             assert local.part is not None
             reason = f"no room on this node's GPUs for {_SLOT_SECONDS:g} s; others still hold them"
@@ -497,7 +497,7 @@ class Agent:
         if late:
             self._place_waiting()
 
-    def _end_the_faulted(self) -> None:
+    def _end_after_fault(self) -> None:
         """End the packed workers of a GPU whose MPS had to be restarted: they are lost."""
         for gpu in self._gpus.check():
             with self._lock:
@@ -512,7 +512,7 @@ class Agent:
 
 def _cause(worker: _Worker, status: int | None) -> str:
     """Return how a worker ended, with the last line of its output."""
-    cause = f"the worker of rank {worker.rank} {how_it_ended(status)}; see {worker.log}"
+    cause = f"the worker of rank {worker.rank} {describe_exit(status)}; see {worker.log}"
     with contextlib.suppress(OSError):
         lines = Path(worker.log).read_bytes()[-_TAIL_BYTES:].decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")

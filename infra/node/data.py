@@ -58,7 +58,7 @@ class NodeData:
         for name, source in self._sources.items():
             folder = Path(source)
             if is_in_s3(source):
-                folder = self._copied(name, source)
+                folder = self._copy_source(name, source)
             elif not folder.is_dir():
                 raise DataError(f"data.{name}: this machine has no folder {source}")
             _link(beside / name, folder)
@@ -76,17 +76,17 @@ class NodeData:
     def close(self) -> None:
         """Delete the copies that no other agent uses."""
         for users, folder in self._copies:
-            with users, _locked(folder.name), contextlib.suppress(BlockingIOError):
+            with users, _lock_copy(folder.name), contextlib.suppress(BlockingIOError):
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
                 for tail in ("users", "lock"):
                     Path(users.name).with_suffix(f".{tail}").unlink(missing_ok=True)
         self._copies.clear()
 
-    def _copied(self, name: str, source: str) -> Path:
+    def _copy_source(self, name: str, source: str) -> Path:
         """Return the complete copy of a source in S3."""
         digest = hashlib.sha256(f"{self._run}\n{source}".encode()).hexdigest()[:16]
-        with _locked(f"{_COPY}{digest}"):
+        with _lock_copy(f"{_COPY}{digest}"):
             try:
                 place = _copy_once(name, source, f"{_COPY}{digest}")
                 users = _lock_file(f"{_COPY}{digest}.users")
@@ -102,7 +102,7 @@ def _lock_file(name: str) -> TextIO:
 
 
 @contextlib.contextmanager
-def _locked(name: str) -> Iterator[None]:
+def _lock_copy(name: str) -> Iterator[None]:
     """Keep other processes of this machine from making or deleting a copy meanwhile."""
     with _lock_file(f"{name}.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

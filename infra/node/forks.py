@@ -101,7 +101,7 @@ class Forks:
                 socket.send_fds(self._control, [request], [its.fileno()])
         return Connection(ours.detach())
 
-    def pid_of(self, name: str) -> int | None:
+    def find_pid(self, name: str) -> int | None:
         return self._pids.get(name)
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class Forks:
                 self._on_end(name, status)
 
 
-def how_it_ended(status: int | None) -> str:
+def describe_exit(status: int | None) -> str:
     """Return how a process ended, in words; None means that its zygote died first."""
     if status is None:
         return "died with the process that it was forked from"

@@ -128,7 +128,7 @@ class NodeGpus:
             return int(threads)
         return 1 if self._emulated else max(1, int(physical_cores() * share / self._count))
 
-    def is_faulted(self, gpu: int, error: str) -> bool:
+    def is_fault(self, gpu: int, error: str) -> bool:
         """Return whether a packed worker's error comes from the end of its GPU's MPS server.
 
         One faulting client ends all. Which one can't be known: the server's status is normal again
@@ -141,7 +141,7 @@ class NodeGpus:
                 return True
             if self._mps is None or not self._mps.has_daemon(gpu):
                 return False
-            faulted = bool(_CUDA_ERROR.search(error)) or self._mps.is_faulted(gpu)
+            faulted = bool(_CUDA_ERROR.search(error)) or self._mps.has_fault(gpu)
             if faulted:
                 self._faulted_at[gpu] = now
             return faulted

@@ -94,7 +94,7 @@ class MpsDaemons:
         """Return whether packed clients share a GPU with MPS."""
         return gpu in self._daemons
 
-    def is_faulted(self, gpu: int) -> bool:
+    def has_fault(self, gpu: int) -> bool:
         """Return whether a client's fault has ended the work of all clients on a GPU."""
         daemon = self._daemons.get(gpu)
         return daemon is not None and not daemon.is_well()

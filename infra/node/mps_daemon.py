@@ -118,11 +118,11 @@ class Daemon:
             with contextlib.suppress(NoAnswerError):
                 # Forced after a second: otherwise it would wait for clients that can't work.
                 self._ask("quit -t 1")
-                waited(lambda: not any(map(is_running, doomed)))
+                wait_until(lambda: not any(map(is_running, doomed)))
             for process in filter(is_running, doomed):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-            waited(lambda: not any(map(is_running, doomed)))
+            wait_until(lambda: not any(map(is_running, doomed)))
         self._leader = None
         self._helpers.clear()
         shutil.rmtree(self._pipes, ignore_errors=True)
@@ -179,7 +179,7 @@ def _numbers(answer: str) -> list[int]:
     return [int(line) for line in answer.split() if line.isdecimal()]
 
 
-def waited(condition: Callable[[], bool], seconds: float = QUIT_SECONDS) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = QUIT_SECONDS) -> bool:
     """Return whether a condition became true in time."""
     give_up = time.monotonic() + seconds
     while not condition():

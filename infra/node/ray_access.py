@@ -82,7 +82,7 @@ RUNTIME_ENVS = UnusedAgent(
 _ELSEWHERE_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
-def token_of(folder: Path) -> str:
+def read_token(folder: Path) -> str:
     """Return the token of the run in a folder, created on first use."""
     path = folder / TOKEN_FILE
     try:

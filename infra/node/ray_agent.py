@@ -16,14 +16,14 @@ from cloudtune.infra.node.boot import LOGS_VARIABLE
 from cloudtune.infra.node.lease import Ends
 from cloudtune.infra.node.log_copies import LogCopies
 from cloudtune.infra.node.messages import AtRisk, Remark, Training
-from cloudtune.infra.node.spot_notice import interruption, rebalance_recommended, watch_notices
+from cloudtune.infra.node.spot_notice import interruption, is_at_risk, watch_notices
 from cloudtune.train.storage import LOGS
 
 # Both methods wait, and must not block others.
 GROUPS = {"messages": 4, "hello": 2}
 
 
-def actor_named(name: str, namespace: str) -> Any | None:
+def find_actor(name: str, namespace: str) -> Any | None:
     """Return the actor of that name; None if there is none, or it has just gone."""
     with contextlib.suppress(ValueError):
         return ray.get_actor(name, namespace=namespace)
@@ -47,7 +47,7 @@ class NodeAgent(Agent):
         *,
         lease: Ends | None = None,
         notice: Callable[[], float | None] = interruption,
-        at_risk: Callable[[], bool] = rebalance_recommended,
+        at_risk: Callable[[], bool] = is_at_risk,
     ) -> None:
         logs = Path(os.environ.get(LOGS_VARIABLE) or Path.home() / "cloudtune") / folder
         super().__init__(ray.util.get_node_ip_address(), gpus, training, logs, lease=lease)

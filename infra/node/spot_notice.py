@@ -42,7 +42,7 @@ def interruption() -> float | None:
     return datetime.fromisoformat(json.loads(notice)["time"]).timestamp()
 
 
-def rebalance_recommended() -> bool:
+def is_at_risk() -> bool:
     """Return whether EC2 says that this spot instance is at elevated risk.
 
     Raises:
@@ -66,7 +66,7 @@ def watch_notices(
     tell: Callable[[float], None],
     warn: Callable[[], object],
     look: Callable[[], float | None] = interruption,
-    at_risk: Callable[[], bool] = rebalance_recommended,
+    at_risk: Callable[[], bool] = is_at_risk,
     *,
     seconds: float = POLL_SECONDS,
 ) -> None:

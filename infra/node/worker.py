@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.infra.node import messages
 from cloudtune.infra.node.process_group import meet
-from cloudtune.model.trial import nested
+from cloudtune.model.trial import nest
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.programs.running import CommandRun, Post, command_run
 from cloudtune.train.save_times import SaveTimes
@@ -132,7 +132,7 @@ class Worker:
                 self._say(messages.Done())  # sys.exit() is how some scripts return
                 return
             traceback.print_exc()
-            failure = failure_of(error, begin.slot.world_size)
+            failure = describe_failure(error, begin.slot.world_size)
             self._say(_hiding(failure, begin.training.variables))
         else:
             self._say(messages.Done())
@@ -189,7 +189,7 @@ class Worker:
             if listener is not None:
                 os.close(listener)  # the command listens there itself
             command = command_run(program, self._post(begin, device), self._tell_epoch)
-            self._open_for(command, begin)
+            self._open_to(command, begin)
             command.run()
             return
         ranks = None
@@ -208,10 +208,10 @@ class Worker:
             saves=SaveTimes(begin.training.losses_per_hour),
             progress=begin.training.progress,
         )
-        self._open_for(session, begin)
-        session.run(function, nested(begin.command.config))
+        self._open_to(session, begin)
+        session.run(function, nest(begin.command.config))
 
-    def _open_for(self, session: Session | CommandRun, begin: messages.Begin) -> None:
+    def _open_to(self, session: Session | CommandRun, begin: messages.Begin) -> None:
         """Pass orders to the session, including those that have come already."""
         with self._opening:
             self._session = session
@@ -230,7 +230,7 @@ class Worker:
             losses_per_hour=training.losses_per_hour,
             progress=training.progress,
             config=begin.command.config,
-            nested=nested(begin.command.config),
+            nested=nest(begin.command.config),
             name=log.stem.rpartition(".")[0],
             code=Path.cwd(),
             log=log,
@@ -263,9 +263,9 @@ def _place(begin: messages.Begin, device: str) -> dict[str, Any]:
     }
 
 
-def failure_of(error: BaseException, world_size: int) -> messages.Failure:
+def describe_failure(error: BaseException, world_size: int) -> messages.Failure:
     """Return the error that ended the user's function, in text for any file and terminal."""
-    failure = _failure_of(error, world_size)
+    failure = _describe_failure(error, world_size)
     line = messages.plain(failure.error, _LINE_BYTES)
     trace = messages.plain(failure.traceback, _TEXT_BYTES)
     return replace(failure, error=line, traceback=trace)
@@ -278,7 +278,7 @@ def _hiding(failure: messages.Failure, variables: Variables) -> messages.Failure
     return replace(failure, error=error, traceback=trace)
 
 
-def _failure_of(error: BaseException, world_size: int) -> messages.Failure:
+def _describe_failure(error: BaseException, world_size: int) -> messages.Failure:
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     # After a CUDA error torch adds three lines of general advice.
     line = next((text for text in lines if "CUDA error: " in text), lines[-1])

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
-from cloudtune.infra.node.ray_agent import actor_named
+from cloudtune.infra.node.ray_agent import find_actor
 from cloudtune.infra.provider import (
     INTENT_TAG,
     LEASE_TAG,
@@ -143,9 +143,9 @@ class RayCalls(Calls):
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[Instance]:
         """Return instances; all that have ended are listed once, as a cluster keeps 100,000."""
         if ended and not self._listed:
-            seen = {it["ActorID"]: it for it in self._marked(None)}
+            seen = {it["ActorID"]: it for it in self._list_ours(None)}
         else:
-            live = {it["ActorID"]: it for state in _LIVE for it in self._marked(state)}
+            live = {it["ActorID"]: it for state in _LIVE for it in self._list_ours(state)}
             seen = self._seen | live
             for actor_id in seen.keys() - live.keys():
                 if seen[actor_id]["State"] != "DEAD":
@@ -158,14 +158,14 @@ class RayCalls(Calls):
         ]
         return [it for it in instances if run in {None, it.run} and (ended or it.billing)]
 
-    def _marked(self, state: str | None) -> list[dict[str, Any]]:
+    def _list_ours(self, state: str | None) -> list[dict[str, Any]]:
         if not self.view.answers():
             raise ConnectionError(f"no Ray cluster answers at {self.view.address}")
         return [it for it in self.view.actors(state) if it["Name"].startswith(_MARK)]
 
     def alive(self, run: str) -> dict[str, Instance]:
         """Return the live instances of a run, by the names of their actors."""
-        alive = {it["Name"]: _instance(it) for it in self._marked("ALIVE")}
+        alive = {it["Name"]: _instance(it) for it in self._list_ours("ALIVE")}
         return {name: it for name, it in alive.items() if it.run == run}
 
     def execute(self, instance: str, words: Sequence[str]) -> int:
@@ -174,9 +174,11 @@ class RayCalls(Calls):
         Raises:
             NoStartError: there is no such instance.
         """
-        name = next((it["Name"] for it in self._marked("ALIVE") if _id(it["Name"]) == instance), "")
+        name = next(
+            (it["Name"] for it in self._list_ours("ALIVE") if _id(it["Name"]) == instance), ""
+        )
         with driver(self.view.address):
-            actor = actor_named(name, NAMESPACE) if name else None
+            actor = find_actor(name, NAMESPACE) if name else None
             if actor is None:
                 raise NoStartError(f"{instance} is gone")
             code, output, errors = ray.get(
@@ -188,12 +190,12 @@ class RayCalls(Calls):
 
     def terminate(self, ids: Sequence[str]) -> None:
         """End the actors of these instances, with their trials."""
-        live = [it["Name"] for state in _LIVE for it in self._marked(state)]
+        live = [it["Name"] for state in _LIVE for it in self._list_ours(state)]
         names = [name for name in live if _id(name) in ids]
         if not names:
             return
         with driver(self.view.address):
-            named = [actor_named(name, NAMESPACE) for name in names]
+            named = [find_actor(name, NAMESPACE) for name in names]
             actors = [actor for actor in named if actor is not None]
             ends = [actor.end.remote() for actor in actors]
             ray.wait(ends, num_returns=len(ends), timeout=_END_SECONDS)

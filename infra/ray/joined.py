@@ -16,7 +16,7 @@ from cloudtune.infra.cluster.head import JOURNAL
 from cloudtune.infra.cluster.node_provider import Journal, Note
 from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import FOR_DRIVERS
-from cloudtune.infra.node.ray_agent import actor_named
+from cloudtune.infra.node.ray_agent import find_actor
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, QUEUED, RUN_TAG
 from cloudtune.infra.ray.calls import NAMESPACE, RELEASED, RayCalls, join
 from cloudtune.infra.sent_files import link_sent_files
@@ -136,7 +136,7 @@ class JoinedCluster:
 
     def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:  # noqa: ARG002
         """Return the actor that holds the node's GPUs, which is its agent."""
-        actor = actor_named(self._names[node.instance], NAMESPACE)
+        actor = find_actor(self._names[node.instance], NAMESPACE)
         if actor is not None:
             actor.begin.remote(node.gpus, training)
         return actor

@@ -12,7 +12,7 @@ from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
 from cloudtune.infra.provider import Cloud, Endpoint, Provider
 from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
-from cloudtune.model.text import counted
+from cloudtune.model.text import count_noun
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -83,7 +83,7 @@ class RayCluster(Provider):
         gpus = sum([node.kind.gpus for node in nodes])
         if free == gpus:
             return ""
-        return f"{free} of the cluster's {counted(gpus, 'GPU')} free now: the plan counts on all"
+        return f"{free} of the cluster's {count_noun(gpus, 'GPU')} free now: the plan counts on all"
 
     def check(self, experiment: Experiment) -> None:
         """Pass if the nodes may share the storage, and have the Python that is asked for.

@@ -77,7 +77,7 @@ class ReservedNode(NodeAgent):
             gpus,
             training,
             lease=self._first_lease,
-            notice=_drained_at,
+            notice=_drain_time,
             at_risk=lambda: False,
         )
         self._storage = training.storage
@@ -118,7 +118,7 @@ class ReservedNode(NodeAgent):
         os._exit(0)
 
 
-def _drained_at() -> float | None:
+def _drain_time() -> float | None:
     """Return when Ray drains this node (Unix time); None if it doesn't."""
     here = ray.get_runtime_context()
     with contextlib.suppress(RayError):  # asked again soon

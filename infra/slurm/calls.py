@@ -166,12 +166,12 @@ class SlurmCalls(provider.Calls):
         return f"slurm-{answer.split(';')[0].strip()}"
 
     def ours(self, run: str | None = None, *, ended: bool = True) -> list[provider.Instance]:
-        instances = [_instance(job) for job in (self._jobs() if ended else self._listed())]
+        instances = [_instance(job) for job in (self._jobs() if ended else self._list())]
         return [it for it in instances if run in {None, it.run} and (ended or it.billing)]
 
     def _jobs(self) -> list[dict[str, Any]]:
         """Return our jobs; of those that have ended what accounting says, if it does."""
-        jobs = {job["id"]: job for job in self._listed()}
+        jobs = {job["id"]: job for job in self._list()}
         live = {name: job for name, job in jobs.items() if job["state"] in _STATES}
         unbilled = self._seen - live.keys() - self._bill.keys()
         now = time.monotonic()
@@ -188,7 +188,7 @@ class SlurmCalls(provider.Calls):
                 self._asks_bill_at = now + _NO_BILL_SECONDS
         return list({**jobs, **self._bill, **live}.values())
 
-    def _listed(self) -> list[dict[str, Any]]:
+    def _list(self) -> list[dict[str, Any]]:
         """Return the jobs that the controller knows."""
         answer = ask(
             *("squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}"),
@@ -218,16 +218,16 @@ def _billed_since(start: str) -> dict[str, dict[str, Any]]:
     Raises:
         SlurmError: there is none, or it doesn't answer.
     """
-    return _billed(f"--user={getpass.getuser()}", f"--starttime={start}")
+    return _read_bills(f"--user={getpass.getuser()}", f"--starttime={start}")
 
 
 def _billed_jobs(ids: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return what accounting says of these jobs, those that have ended, by their ids."""
     numbers = sorted(name.removeprefix("slurm-") for name in ids)
-    return _billed(f"--jobs={','.join(numbers)}")
+    return _read_bills(f"--jobs={','.join(numbers)}")
 
 
-def _billed(*options: str) -> dict[str, dict[str, Any]]:
+def _read_bills(*options: str) -> dict[str, dict[str, Any]]:
     answer = ask(
         *("sacct", "--allocations", "--noheader", "--parsable2", f"--format={_BILL_FIELDS}"),
         *options,

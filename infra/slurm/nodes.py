@@ -146,7 +146,7 @@ def share_hosts(kinds: Iterable[NodeKind]) -> Iterator[frozenset[str]]:
         taken |= kind.hosts
 
 
-def options_of(kind: NodeKind, instance: InstanceType) -> list[str]:
+def sbatch_options(kind: NodeKind, instance: InstanceType) -> list[str]:
     """Return the options of sbatch for an instance of a kind."""
     asked = ["--nodes=1", "--ntasks=1", f"--partition={kind.partition}"]
     if kind.node_gpus:

@@ -79,14 +79,14 @@ class Slurm(Provider):
             usd = _usd_per_hour(settings, kind, machine) / machine.gpus
             return usd, -kind.limit_seconds, not kind.is_default, machine.name
 
-        named = sorted(self._named(settings), key=preference)
+        named = sorted(self._select_kinds(settings), key=preference)
         shares = nodes.share_hosts(kind for kind, _ in named)
         return {
             machine.name: len(hosts) * max(1, kind.node_gpus // machine.gpus)
             for (kind, machine), hosts in zip(named, shares, strict=True)
         }
 
-    def _named(self, settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
+    def _select_kinds(self, settings: Settings) -> list[tuple[nodes.NodeKind, InstanceType]]:
         named = {machine.name for machine in self.instance_types(settings)}
         return [(kind, machine) for kind, machine in _kinds(settings) if machine.name in named]
 
@@ -163,7 +163,7 @@ class Slurm(Provider):
         deadline = experiment.limits.deadline
         starts = {}
         problems = []
-        for kind, machine in self._named(settings):
+        for kind, machine in self._select_kinds(settings):
             options = _options(settings, kind, machine)
             if deadline is not None:
                 options = [time_option(min(deadline, kind.limit_seconds)), *options]
@@ -220,7 +220,7 @@ def _options(settings: Settings, kind: nodes.NodeKind, machine: InstanceType) ->
         f"--{name}" if value is True else f"--{name}={value}"
         for name, value in settings.request.items()
     ]
-    return [*nodes.options_of(kind, machine), *own]
+    return [*nodes.sbatch_options(kind, machine), *own]
 
 
 SLURM = Slurm()

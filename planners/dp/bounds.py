@@ -64,14 +64,14 @@ class Staircase:
     def then(self, other: "Staircase") -> "Staircase":
         """Return the staircase of doing both, one after another."""
         if len(self.seconds) == 1 or len(other.seconds) == 1:
-            return Staircase(self.seconds + other.seconds, self.dollars + other.dollars).thinned()
+            return Staircase(self.seconds + other.seconds, self.dollars + other.dollars).thin()
         both = Staircase.of(
             np.add.outer(self.seconds, other.seconds).ravel(),
             np.add.outer(self.dollars, other.dollars).ravel(),
         )
-        return both.thinned()
+        return both.thin()
 
-    def thinned(self, corners: int = _CORNERS) -> "Staircase":
+    def thin(self, corners: int = _CORNERS) -> "Staircase":
         """Return a staircase with fewer corners that is nowhere above this one."""
         size = len(self.seconds)
         if size <= corners:
@@ -90,7 +90,7 @@ def lowest(stairs: Sequence[Staircase]) -> Staircase:
         return IMPOSSIBLE
     different = list({id(stair): stair for stair in stairs}.values())
     seconds = np.concatenate([stair.seconds for stair in different])
-    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in different])).thinned()
+    return Staircase.of(seconds, np.concatenate([stair.dollars for stair in different])).thin()
 
 
 def chain(stairs: Iterable[Staircase]) -> Staircase:
@@ -120,7 +120,7 @@ def fluid(request: PlanRequest) -> Staircase:
     return Staircase.of(seconds, stairs.dollars + begin[1] + end[1] + steady)
 
 
-def least_of(stairs: Staircase, request: PlanRequest) -> float:
+def minimum(stairs: Staircase, request: PlanRequest) -> float:
     """Return the minimum of the request's objective, within its limit on the other measure."""
     allowance = request.allowance
     if request.objective == "cost":

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from cloudtune.model.plans import Allowance
 from cloudtune.planners.base import PlanRequest
-from cloudtune.planners.dp.search import Search, search_of
+from cloudtune.planners.dp.search import Search, make_search
 from cloudtune.planners.dp.ways import Solution
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def whole_front(request: PlanRequest) -> list[Solution]:
     Limits are ignored. With too many options, only some of these ways: from the ends inwards,
     always between the two neighbours with the widest gap.
     """
-    search = search_of(request)
+    search = make_search(request)
     if not search.possible:
         return []
     sizes = search.sizes

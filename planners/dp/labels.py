@@ -286,7 +286,7 @@ class Taken:
             rows,
             columns,
         )
-        return self._ended(fresh) if self._step.last else fresh
+        return self._end(fresh) if self._step.last else fresh
 
     def _later_ages(self, rows: Ints, columns: Ints) -> Floats | None:
         ages = self._labels.ages
@@ -318,7 +318,7 @@ class Taken:
             aged[:, j] = np.where(place < count, np.minimum(line, oldest), np.inf)
         return np.sort(aged, axis=2)
 
-    def _ended(self, labels: Labels) -> Labels:
+    def _end(self, labels: Labels) -> Labels:
         delays = self._step.delays
         charges = self._step.request.charges
         release = delays.release[labels.offer]
@@ -369,7 +369,7 @@ def _whole(seconds: Floats, grain: Floats) -> Floats:
     return np.where(grain > 0, np.ceil(seconds / size - 1e-9) * size, seconds)
 
 
-def undominated(labels: Labels, delays: DelayColumns) -> Indices:
+def drop_dominated(labels: Labels, delays: DelayColumns) -> Indices:
     """Return the labels that no other with the same fleet beats in time and money."""
     if len(labels) <= 1:
         return np.arange(len(labels))

@@ -142,7 +142,7 @@ class Menu:
     def stage(self, stage: Stage) -> Options:
         pairs = list(_pairs(self.request, stage, self.sizes)) if self.request.mix > 1 else []
         if pairs:
-            return _joined(self._alone(stage), _columns(self.request, stage, pairs))
+            return _join(self._alone(stage), _columns(self.request, stage, pairs))
         return self._alone(stage)
 
     def _alone(self, stage: Stage) -> Options:
@@ -156,7 +156,7 @@ class Menu:
             waves[column],
             (waves * stage.epochs * self.epoch)[column],
             self.rate,
-            (stage.trials * self.width * _used(self.request)[self.offer])[column],
+            (stage.trials * self.width * _gpu_second_prices(self.request)[self.offer])[column],
         )
 
 
@@ -277,7 +277,7 @@ def _together(request: PlanRequest, *parts: Part) -> bool:
     return all(used[quota] <= request.vcpu_quotas.get(quota, math.inf) for quota in used)
 
 
-def _joined(alone: Options, mixed: Options) -> Options:
+def _join(alone: Options, mixed: Options) -> Options:
     """Return both as one; options `alone` have offer -1 as their second group."""
 
     def wider(name: str, fill: float) -> Any:
@@ -305,16 +305,16 @@ def _columns(request: PlanRequest, stage: Stage, pairs: Sequence[tuple[Part, Par
         waves=waves,
         train=waves * stage.epochs * epoch,
         rate=(count * rates[offer]).sum(axis=1),
-        used=table[:, :, 3] * table[:, :, 2] * _used(request)[offer],
+        used=table[:, :, 3] * table[:, :, 2] * _gpu_second_prices(request)[offer],
     )
 
 
-def _used(request: PlanRequest) -> Floats:
+def _gpu_second_prices(request: PlanRequest) -> Floats:
     """Return the dollars of a GPU-second of a trial on each rentable, if that is billed."""
     return np.array([rentable.offer.used_usd_per_second for rentable in request.rentables] or [0.0])
 
 
-def undominated(request: PlanRequest) -> PlanRequest:
+def drop_dominated_offers(request: PlanRequest) -> PlanRequest:
     """Return the request without offers that another one beats in every way.
 
     Only if each stage uses one offer: two side by side may train at two widths.

@@ -18,7 +18,7 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import Staircase, lowest
 from cloudtune.planners.dp.labels import DelayColumns, Step
 from cloudtune.planners.dp.options import Menu
-from cloudtune.planners.dp.options import undominated as without_beaten
+from cloudtune.planners.dp.options import drop_dominated_offers as without_beaten
 from cloudtune.planners.dp.ways import Aim, Solution, Ways, promising
 
 # Options of each stage and labels after it, in each round; the last is the proof.
@@ -126,7 +126,7 @@ _REMEMBERED = 4
 _recent: list[tuple[tuple[PlanRequest, bool], Search]] = []
 
 
-def search_of(request: PlanRequest, *, rounded: bool = False) -> Search:
+def make_search(request: PlanRequest, *, rounded: bool = False) -> Search:
     """Return the search for a request, for any limits and objective.
 
     The last few are cached: the requests of one command only differ in those two.

@@ -16,7 +16,7 @@ from cloudtune.model.plans import Allowance, Group, Objective
 from cloudtune.planners.arrays import Bools, Floats, Indices
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.dp.bounds import IMPOSSIBLE, NOTHING, SLACK, Staircase, lowest
-from cloudtune.planners.dp.labels import DelayColumns, Labels, Step, leaving_costs, undominated
+from cloudtune.planners.dp.labels import DelayColumns, Labels, Step, drop_dominated, leaving_costs
 from cloudtune.planners.dp.options import Options, ages_matter
 
 _AT_ONCE = 2_000_000  # pairs of label and option in memory at a time
@@ -310,10 +310,10 @@ def _advance(step: Step, labels: Labels, options: Options, aim: Aim, rest: RestB
         dollars = labels.dollars[rows, None] + taken.dollars
         here, option = np.nonzero(aim.worth(rest.bound(aim, seconds, dollars, options)))
         part = taken.labels(here, option)
-        part = part.only(undominated(part, step.delays)) if len(part) else part
+        part = part.only(drop_dominated(part, step.delays)) if len(part) else part
         parts.append(replace(part, parent=part.parent + begin))
     together = _together(parts)
-    return together if len(parts) == 1 else together.only(undominated(together, step.delays))
+    return together if len(parts) == 1 else together.only(drop_dominated(together, step.delays))
 
 
 def _together(parts: Sequence[Labels]) -> Labels:

@@ -29,7 +29,7 @@ from cloudtune.planners.estimate.outlook import (
 )
 from cloudtune.planners.estimate.replanned import reacting_draws
 from cloudtune.planners.estimate.rollout import Draws, sample
-from cloudtune.planners.selection import describe_limits, described, measures
+from cloudtune.planners.selection import describe, describe_limits, measures
 from cloudtune.planners.static import StaticPlanner
 
 # How often the planner is called for a safe enough plan.
@@ -171,7 +171,7 @@ class _Search:
         else:
             is_refused = False
         if asked.rentables != self.request.rentables:
-            plans = [self._priced(plan.choices) for plan in plans]
+            plans = [self._price(plan.choices) for plan in plans]
         sure = [self._is_sure(self._judge(plan)) for plan in plans]
         return is_refused or any(sure)
 
@@ -182,7 +182,7 @@ class _Search:
         if not self.free and not static:
             return ()
         every = every_choice(self.request, _FEW) if self.free else None
-        return map(self._priced, dict.fromkeys(every or self._cautious_front(free)))
+        return map(self._price, dict.fromkeys(every or self._cautious_front(free)))
 
     def _cautious_front(self, free: PlanRequest) -> Iterator[Choices]:
         for caution in _CAUTION:
@@ -209,7 +209,7 @@ class _Search:
         for start in surest[:_STARTS]:
             choices = start
             while self.best is None and len(self.glanced) < self.glances:
-                near = map(self._priced, neighbours(self.familiar, choices))
+                near = map(self._price, neighbours(self.familiar, choices))
                 fresh = [plan for plan in near if plan.choices not in self.glanced]
                 surer = min(filter(self._possible, fresh), key=self._glance, default=None)
                 if surer is None or self._glance(surer) >= self.glanced[choices]:
@@ -224,7 +224,7 @@ class _Search:
         while self.best not in {None, before}:
             before = self.best
             assert before is not None
-            self.look(map(self._priced, neighbours(self.familiar, before.choices)))
+            self.look(map(self._price, neighbours(self.familiar, before.choices)))
 
     def _may_be_sure(self, plan: Plan) -> bool:
         return self._glance(plan) <= (_DOUBT_OF_REPLANNED if self.reacts else _DOUBT)
@@ -236,7 +236,7 @@ class _Search:
             self.glanced[plan.choices] = excesses(self.goal, draws, self.confidence)[2]
         return self.glanced[plan.choices]
 
-    def _priced(self, choices: Choices) -> Plan:
+    def _price(self, choices: Choices) -> Plan:
         return price(self.request, choices, self.planner.name)
 
     def _measures(self, plan: Plan) -> tuple[float, float]:
@@ -276,7 +276,7 @@ class _Search:
     def _at_worst(self, plan: Plan) -> str:
         draws = self._judge(plan)
         seconds, dollars = (quantile(d, self.confidence) for d in (draws.seconds, draws.dollars))
-        return described(replace(plan, estimate=Estimate(seconds, dollars)))
+        return describe(replace(plan, estimate=Estimate(seconds, dollars)))
 
 
 def cautious(request: PlanRequest, caution: float) -> PlanRequest:
@@ -290,7 +290,7 @@ def cautious(request: PlanRequest, caution: float) -> PlanRequest:
     rentables = []
     for rentable in request.rentables:
         profile = rentable.profile.with_delays(lambda _name, measured: longer(measured))
-        profile = profile.slowed(math.exp(caution * profile.speed_error))
+        profile = profile.slow_down(math.exp(caution * profile.speed_error))
         epoch = {width: longer(measured) for width, measured in profile.epoch.items()}
         rentables.append(replace(rentable, profile=replace(profile, epoch=epoch)))
     return replace(request, rentables=tuple(rentables))

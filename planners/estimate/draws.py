@@ -51,7 +51,7 @@ class Dice:
         """Return seconds until the next event, exponentially distributed with that mean."""
         return self._generator.exponential(1.0, shape) * mean
 
-    def picked(self, ways: int) -> Indices:
+    def pick(self, ways: int) -> Indices:
         """Return a uniform index below `ways` for each sample."""
         return self._generator.integers(ways, size=self.samples)
 

@@ -53,7 +53,7 @@ def fitting(allowance: Allowance) -> Allowance:
 
     With less than this reserve left it drops trials.
     """
-    return allowance.scaled(1 - MARGIN)
+    return allowance.scale(1 - MARGIN)
 
 
 def beyond(allowance: Allowance) -> Allowance:

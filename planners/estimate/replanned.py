@@ -60,7 +60,7 @@ def _replan(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
 
     None if the run continues as planned.
     """
-    slowed = tuple(replace(r, profile=r.profile.slowed(factor)) for r in request.rentables)
+    slowed = tuple(replace(r, profile=r.profile.slow_down(factor)) for r in request.rentables)
     real = replace(request, rentables=slowed, mix=1)
     first = price(real, plan.choices, plan.planner).stages[0]
     left = request.allowance.remaining(first.seconds, first.dollars)

@@ -96,7 +96,7 @@ class _Play:
         staying = self._staying(stage, groups)
         wanted = {group.offer: group.instances for group in groups}
         offers = dict.fromkeys([*self.fleets, *wanted])
-        alive = {offer: max(self._held(offer), wanted.get(offer, 0)) for offer in offers}
+        alive = {offer: max(self._held_count(offer), wanted.get(offer, 0)) for offer in offers}
         gone = self._give_back(wanted)
         room = self.request.admits(alive)
         # Under the cap, requests wait until the last instance that goes is gone.
@@ -122,7 +122,7 @@ class _Play:
             seconds, dollars, self.gpu_seconds / 3600.0, next(iter(self.slowness.values()))
         )
 
-    def _held(self, offer: Offer) -> int:
+    def _held_count(self, offer: Offer) -> int:
         return self.fleets[offer].count if offer in self.fleets else 0
 
     def _slowness(self, plan: Plan) -> dict[Offer, Floats]:
@@ -171,7 +171,7 @@ class _Play:
             if surplus <= 0:
                 continue
             # The oldest have paid their minimum charge, so returning them costs least.
-            going, self.fleets[offer] = fleet.ordered(fleet.launched).split(surplus)
+            going, self.fleets[offer] = fleet.sort(fleet.launched).split(surplus)
             release = self.request.rentable(offer).profile.release
             gone = self.now[:, None] + self.dice.seconds(release, surplus)
             lived = gone - going.launched
@@ -183,7 +183,7 @@ class _Play:
         return np.max(ends, axis=0) if ends else None
 
     def _train(self, stage: Stage, group: Group, asked: Floats, staying: Ints) -> TrainingDraws:
-        held = self._held(group.offer)
+        held = self._held_count(group.offer)
         profile = self.request.rentable(group.offer).profile
         fleet = self._filled_up(group, asked)
         # A trial may start as soon as one instance is there, unless the cost model expects it to
@@ -215,7 +215,7 @@ class _Play:
     def _filled_up(self, group: Group, asked: Floats) -> Fleet:
         """Return the fleet of a group, with missing instances launched."""
         offer = group.offer
-        missing = group.instances - self._held(group.offer)
+        missing = group.instances - self._held_count(group.offer)
         if missing <= 0:
             return self.fleets[offer]
         profile = self.request.rentable(offer).profile

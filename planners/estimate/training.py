@@ -40,7 +40,7 @@ class Fleet:
         """The number of instances, which is the same in every sample."""
         return int(self.launched.shape[1])
 
-    def ordered(self, by: Floats) -> "Fleet":
+    def sort(self, by: Floats) -> "Fleet":
         """Return the instances in ascending order of `by`, sample by sample."""
         order = np.argsort(by, axis=1, kind="stable")
         pick = np.take_along_axis
@@ -73,7 +73,7 @@ class PoolDraws:
             [w.losses_per_hour for w in ways] or [rentable.offer.interruptions_per_hour]
         )
         self.goes = bool((rates > 0).any())
-        chosen = dice.picked(len(ways)) if ways else np.zeros(dice.samples, dtype=np.intp)
+        chosen = dice.pick(len(ways)) if ways else np.zeros(dice.samples, dtype=np.intp)
         with np.errstate(divide="ignore"):
             self.lasts = np.minimum(3600.0 / rates, _NEVER)[chosen]
         outages = np.array([min(w.outage, _NEVER) for w in ways])
@@ -107,7 +107,7 @@ def instances_per_trial(group: Group) -> int:
     return max(1, math.ceil(group.width / group.offer.gpus - 1e-6))
 
 
-def _rounds_skipped(trials: int, slots: int, samples: int) -> int:
+def _skippable_rounds(trials: int, slots: int, samples: int) -> int:
     """Return how many rounds of a queue, one trial per slot, need not be simulated one by one.
 
     Slots take trials from a queue until all have had the same, so many rounds take the trials'
@@ -148,7 +148,7 @@ class TrainingDraws:
         self.dice = dice
         self.usd_per_launch = usd_per_launch
         # Instances that open first are filled first, so that the empty ones open last.
-        self.fleet = fleet.ordered(opened)
+        self.fleet = fleet.sort(opened)
         self.epoch = profile.epoch[group.width].mean * slowness
         self.dollars, self.gpu_seconds = np.zeros(dice.samples), np.zeros(dice.samples)
         needed = instances_per_trial(group)
@@ -175,11 +175,11 @@ class TrainingDraws:
     def _durations(self, stage: Stage, slowness: Floats, staying: Ints) -> Floats:
         """Return the seconds of each trial including its start; those that stay come first.
 
-        For a long queue, only some (see `_rounds_skipped`); the rest, in which each slot has the
+        For a long queue, only some (see `_skippable_rounds`); the rest, in which each slot has the
         same number of trials, is added to the first ones.
         """
         slots = self.opened.shape[1] * slots_per_instance(self.group)
-        skipped = _rounds_skipped(self.group.trials, slots, self.dice.samples)
+        skipped = _skippable_rounds(self.group.trials, slots, self.dice.samples)
         played = self.group.trials - skipped * slots
         epoch = self.profile.epoch[self.group.width]
         taken = self.dice.seconds(epoch, played, times=stage.epochs)

@@ -112,7 +112,7 @@ class Graph:
         """Return the node of a path in a layer of `held`; the end is node 0 after them all."""
         return path[layer - 1] if 0 < layer <= len(path) else 0
 
-    def owed(self, path: Path, launch: int, end: int, tail: int) -> tuple[float, ...]:
+    def minimum_charges(self, path: Path, launch: int, end: int, tail: int) -> tuple[float, ...]:
         """Return what instances launched on one arc owe when they go on a later one.
 
         For each possible head of the later arc, in the order of its layer: how much more than their
@@ -125,15 +125,15 @@ class Graph:
         ]
         nodes = [self.held[stage + 1][path[stage]] for stage in range(max(launch, 0), end)]
         before = self.held[max(launch, 0)][0 if launch <= 0 else tail]
-        lots = list(self._fleet_lots() if launch < 0 else _launched(before, nodes[0], arcs[0]))
+        lots = list(self._fleet_lots() if launch < 0 else _launches(before, nodes[0], arcs[0]))
         counts = [before, *nodes] if launch < 0 else nodes
         life = sum(arc.seconds for arc in arcs)
         heads = self.held[end + 1] if end < len(self.request.work) else [HeldFleet({}, {}, True)]
         bills: dict[tuple[int, ...], float] = {}
         for head in heads:
-            if (key := _kept(lots, head)) not in bills:
+            if (key := _kept_counts(lots, head)) not in bills:
                 bills[key] = self._bill(lots, counts, head, life)
-        return tuple(bills[_kept(lots, head)] for head in heads)
+        return tuple(bills[_kept_counts(lots, head)] for head in heads)
 
     @property
     def fleet_floor(self) -> float:
@@ -185,11 +185,11 @@ class Lot:
         return gone
 
 
-def _kept(lots: Sequence[Lot], head: HeldFleet) -> tuple[int, ...]:
+def _kept_counts(lots: Sequence[Lot], head: HeldFleet) -> tuple[int, ...]:
     return tuple(head.counts.get(lot.offer, 0) for lot in lots)
 
 
-def _launched(before: HeldFleet, now: HeldFleet, arc: Arc) -> Iterator[Lot]:
+def _launches(before: HeldFleet, now: HeldFleet, arc: Arc) -> Iterator[Lot]:
     for offer, count in now.counts.items():
         kept = min(count, before.counts.get(offer, 0))
         if count > kept:
@@ -209,7 +209,7 @@ def _ways(request: PlanRequest, stage: Stage) -> Iterator[Way]:
     for used in range(1, request.mix + 1):
         for rentables in itertools.combinations(request.rentables, used):
             for parts in itertools.product(*map(_parts, rentables)):
-                if _allowed(request, parts):
+                if _keeps_quotas(request, parts):
                     yield from _split(parts, stage.trials)
 
 
@@ -224,7 +224,7 @@ def _parts(rentable: Rentable) -> list[Part]:
     return [(rentable.offer, n, w) for n, w in pairs if slots(w, rentable.gpus, n) > 0]
 
 
-def _allowed(request: PlanRequest, parts: Sequence[Part]) -> bool:
+def _keeps_quotas(request: PlanRequest, parts: Sequence[Part]) -> bool:
     quotas = {offer.quota for offer, *_ in parts} & request.vcpu_quotas.keys()
     return sum(count for _, count, _ in parts) <= request.max_instances and all(
         sum(n * offer.instance_type.quota_units for offer, n, _ in parts if offer.quota == quota)

@@ -85,7 +85,7 @@ class Master:
         missing = False
         for (launch, end), debt in self._debts.items():
             tail = self._graph.node(path, max(launch, 0))
-            owed = self._graph.owed(path, launch, end, tail)
+            owed = self._graph.minimum_charges(path, launch, end, tail)
             due = owed[self._graph.node(path, end + 1)]
             if due * self._scales["cost"] > (debt.varValue or 0.0) + _DUE:
                 self._charge(path, launch, end, owed)
@@ -117,7 +117,7 @@ class Master:
         )
 
     def _no_less(self, path: Path, launch: int, end: int, tail: int, owed: Sequence[float]) -> bool:
-        other = self._graph.owed(path, launch, end, tail)
+        other = self._graph.minimum_charges(path, launch, end, tail)
         return all(theirs >= ours for theirs, ours in zip(other, owed, strict=True))
 
     def _connect(self) -> None:
@@ -150,7 +150,7 @@ class Master:
 
     def _scale(self, measure: Measure) -> float:
         least = sum(
-            min(_carried(arc, measure) for tails in stage for arc in tails)
+            min(_arc_measure(arc, measure) for tails in stage for arc in tails)
             for stage in self._graph.arcs
         )
         return _SCALE / least if least > 0 else 1.0
@@ -163,7 +163,7 @@ class Master:
                 for number, node in enumerate(layer)
             )
         scale = self._scales[measure]
-        flows = [(flow, _carried(arc, measure) * scale) for arc, flow in self._arcs()]
+        flows = [(flow, _arc_measure(arc, measure) * scale) for arc, flow in self._arcs()]
         debts = [(debt, 1.0) for debt in self._debts.values()] if measure == "cost" else []
         return total([*flows, *debts])
 
@@ -173,5 +173,5 @@ class Master:
         return node + number * _GOLDEN % 1.0
 
 
-def _carried(arc: Arc, measure: Measure) -> float:
+def _arc_measure(arc: Arc, measure: Measure) -> float:
     return arc.dollars if measure == "cost" else arc.seconds

@@ -152,7 +152,7 @@ class _Search:
                 bound = max(solved.bound, -math.inf if bound is None else bound)
             if solved.status == "unknown":
                 break
-            learnt = self._look_at(self._master.path(), measure)
+            learnt = self._try_path(self._master.path(), measure)
             if self._best is None:
                 continue
             value = self._best.measure(measure)
@@ -165,7 +165,7 @@ class _Search:
         self._cut_short = True
         return bound
 
-    def _look_at(self, path: Path, measure: Measure) -> bool:
+    def _try_path(self, path: Path, measure: Measure) -> bool:
         """Price a path and keep it if it is the best; return whether it led to new cuts."""
         plan = price(self._graph.request, self._graph.choices(path), "ilp")
         candidate = _Candidate(plan, path, self._master.rank(path))

@@ -11,7 +11,7 @@ import cloudtune
 from cloudtune.api import optimize as optimizing
 from cloudtune.api.experiments import load_experiment
 from cloudtune.errors import UsageError
-from cloudtune.integrations.optuna import discovered, run_trial
+from cloudtune.integrations.optuna import discover_space, run_trial
 from cloudtune.model.events import EpochReport
 from cloudtune.runs.job import trials
 from cloudtune.train.user_script import load_function
@@ -51,7 +51,7 @@ def reports_of(objective: Any, config: dict[str, Any], epochs: int) -> list[Epoc
 
 
 def test_the_space_is_what_a_dry_call_suggests() -> None:
-    space, reports = discovered(objective)
+    space, reports = discover_space(objective)
     assert reports
     assert space == {
         "lr": {"loguniform": [1e-4, 1.0]},
@@ -61,7 +61,7 @@ def test_the_space_is_what_a_dry_call_suggests() -> None:
         "batch": {"choice": [16, 32, 48, 64]},
         "kind": {"choice": ["plain", "deep"]},
     }
-    assert discovered(returns) == ({"x": {"uniform": [-1, 1]}}, False)
+    assert discover_space(returns) == ({"x": {"uniform": [-1, 1]}}, False)
 
 
 CONFIG = {"lr": 0.5, "layers": 1, "units.0": 9.7, "dropout": 0.3, "batch": 32, "kind": "plain"}

@@ -208,7 +208,7 @@ def test_what_looks_on_ends_no_run_and_is_reported_of(bench: Bench, simulated: l
 def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     asking = SimpleNamespace(asks_first="AWS")
-    monkeypatch.setattr("cloudtune.running.reporter.provider_named", lambda _: asking)
+    monkeypatch.setattr("cloudtune.running.reporter.find_provider", lambda _: asking)
     with pytest.raises(UsageError, match="renting from AWS needs confirmation: pass yes=True"):
         cloudtune.run(path, **LIMITS)
     assert simulated == []
@@ -318,7 +318,9 @@ def test_a_best_model_that_cannot_be_read_gives_way_to_the_next(
 
     def standing(path: str) -> str:
         _, _, trial, epoch = path.split("/")
-        saved = [name for name, it in store().saved(trial).items() if it.epoch <= int(epoch)]
+        saved = [
+            name for name, it in store().list_checkpoints(trial).items() if it.epoch <= int(epoch)
+        ]
         for checkpoint in saved[-damaged:]:
             [file] = Path(checkpoint).rglob("state.pt")
             file.write_text("Weights")

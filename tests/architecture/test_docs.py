@@ -221,7 +221,7 @@ def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.Monke
 
     monkeypatch.setitem(stages.PLANNERS, "mine", Mine())
     setting = Setting(4, 1, 4, 2, profile=profile(LINEAR))
-    result = setting.plan(job_stages.planner_named("mine"), Limits(3600.0, None))
+    result = setting.plan(job_stages.find_planner("mine"), Limits(3600.0, None))
     assert result.planner == "mine"
 
 

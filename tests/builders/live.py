@@ -11,7 +11,7 @@ from cloudtune.infra.aws import pricing
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of
+from cloudtune.planning.plan_file import make_job
 from cloudtune.planning.stages import Problem
 from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, build
@@ -41,7 +41,7 @@ def problem(strategy: object = "asha", **changes: Any) -> Problem:
 
 def elastic_job(strategy: object = "asha", limits: Limits = LIMITS, **changes: Any) -> Job:
     planned = make_plan(problem(strategy, **changes), limits, runs=5)
-    return job_of(planned, 0.0, paced=False)
+    return make_job(planned, 0.0, paced=False)
 
 
 def report_of(job: Job, trouble: Sequence[Event] = (), watch: Any = None) -> Report:

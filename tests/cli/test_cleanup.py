@@ -99,7 +99,7 @@ def test_what_is_left_of_a_head_is_named_first(
     folder.mkdir(parents=True)
     (folder / "head.json").write_text(json.dumps({"pid": 99, "created": time.time()}))
     ended: list[str] = []
-    monkeypatch.setattr(cleanup, "_head_of", lambda item: cleanup.Head(item, 8))
+    monkeypatch.setattr(cleanup, "_find_head", lambda item: cleanup.Head(item, 8))
     monkeypatch.setattr(cleanup.Head, "end", lambda self: ended.append(self.folder.name))
     for command, arguments, what in (
         (status, [], "`cloudtune gc` ends them"),

@@ -84,16 +84,16 @@ def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "sleep", grow)
     looks = iter([True, False])
     logs = RunLogs(run)
-    result = list(logs.followed(logs.listed, lambda: next(looks)))
+    result = list(logs.follow(logs.list_logs, lambda: next(looks)))
     assert [text for _, text in result[4:]] == [", now it ends\n", "a new one\n"]
 
 
 def test_what_is_added_is_found_where_the_middle_has_gone() -> None:
     before = b"begin\n" + b"".join(b"line %d\n" % n for n in range(900))
     after = b"begin\n[left out]\n" + before[-5000:] + b"new\n"
-    assert run_logs._added(before, after) == b"new\n"
-    assert run_logs._added(before, before + b"new\n") == b"new\n"
-    assert run_logs._added(before, b"another\n") == b"another\n"
+    assert run_logs._additions(before, after) == b"new\n"
+    assert run_logs._additions(before, before + b"new\n") == b"new\n"
+    assert run_logs._additions(before, b"another\n") == b"another\n"
 
 
 def test_logs_on_s3_are_read(bench: Bench, run: Path, bucket: str, tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from cloudtune.model.serialization import decode
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planning import forecasting
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of, load_plan
+from cloudtune.planning.plan_file import load_plan, make_job
 from cloudtune.planning.proposal import propose
-from cloudtune.running.problems import limits_of, load_problem
+from cloudtune.running.problems import load_problem, read_limits
 from cloudtune.runs import home
 from tests.bench import Command
 from tests.builders.values import present
@@ -111,7 +111,7 @@ def test_most_runs_carry_a_plan_out(command: Command, monkeypatch: pytest.Monkey
 def test_a_run_that_takes_another_plan_says_so() -> None:
     limits = {"deadline": "277s", "budget": "$5"}
     experiment = load_experiment(Path("experiment.yaml"), limits)
-    asked = (load_problem(experiment, None), limits_of(experiment))
+    asked = (load_problem(experiment, None), read_limits(experiment))
     shown = make_plan(*asked)
     assert not any("not the plan" in note for note in shown.remarks)
     took = make_plan(*asked, elapsed=11.0)
@@ -127,15 +127,15 @@ def test_a_run_that_takes_another_plan_says_so() -> None:
 def headed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a command line on a machine that can't control a run itself."""
     offer = HeadOffer("m7i.large", 0.1075, {})
-    monkeypatch.setattr("cloudtune.running.heads.head_for", lambda _: offer)
+    monkeypatch.setattr("cloudtune.running.heads.offer_head", lambda _: offer)
     return command
 
 
 def carried_before(begin: float) -> None:
     """Leave a run that a head carried, and that began that many seconds after it was asked for."""
     experiment = load_experiment(Path("experiment.yaml"), {"deadline": "30m"})
-    planned = make_plan(load_problem(experiment, None), limits_of(experiment))
-    job = job_of(planned, 0.0, paced=False)
+    planned = make_plan(load_problem(experiment, None), read_limits(experiment))
+    job = make_job(planned, 0.0, paced=False)
     folder = home.new_run(f"after-{begin:.0f}")
     REMOTE.keep(folder)
     (folder / OVER).touch()

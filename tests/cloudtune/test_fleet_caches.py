@@ -23,8 +23,8 @@ CHANGES: dict[str, Any] = {
 
 def answers(book: FleetBook) -> list[object]:
     held = dict(book.held())
-    lists = [book.alive(), book.wanted(), book.usable()]
-    flags = [book.unsettled(), book.returning()]
+    lists = [book.alive(), book.staying(), book.usable()]
+    flags = [book.has_pending(), book.returning()]
     money = [book.launches, pytest.approx(book.dollars(20.0))]
     return [[r.intent for r in item] for item in lists] + [held, *flags, *money]
 

@@ -19,7 +19,7 @@ from cloudtune.infra.provider import (
     Calls,
     Provider,
     calls_to,
-    provider_named,
+    find_provider,
 )
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import RefusalKind
@@ -46,7 +46,7 @@ class ProviderContract:
 
     @property
     def provider(self) -> Provider:
-        return provider_named(self.name)
+        return find_provider(self.name)
 
     def experiment(self, **changes: Any) -> Experiment:
         """Return an experiment that can be run there."""
@@ -57,7 +57,7 @@ class ProviderContract:
 
     def test_it_is_found_by_its_name(self) -> None:
         assert self.provider.name == self.name
-        assert provider_named(self.name) is self.provider
+        assert find_provider(self.name) is self.provider
 
     def test_a_plan_does_not_wait_for_its_libraries(self) -> None:
         module = PROVIDERS[self.name].implementation.partition(":")[0]

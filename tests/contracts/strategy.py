@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits
@@ -93,7 +93,7 @@ class StrategyContract:
 
     def test_a_recorded_run_is_decided_the_same_again(self, game: Setting) -> None:
         played = self.play(game.but(profile=SHAKY, saves_every=2, trouble=gone({"i000": 70.0})))
-        replayed(played.setting.policy(), played.entries)
+        replay(played.setting.policy(), played.entries)
 
     # ---- trouble -------------------------------------------------------------------------
 

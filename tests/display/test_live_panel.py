@@ -30,7 +30,7 @@ LIMITED = SETTING.but(limits=Limits(1800.0, 4.75))
 def shown(panel: RunPanel, at: float, width: int = 80, height: int = 30) -> list[str]:
     file = io.StringIO()
     out = Console(file=file, width=width, height=height, highlight=False)
-    out.print(panel.drawn(at, width, height))
+    out.print(panel.draw(at, width, height))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 

@@ -50,7 +50,7 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
 def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
     report = report_of()
     drawn = figures(report)
-    counted = report.timeline.counted()
+    counted = report.timeline.final_epochs()
     for trial in report.policy.trials:
         own = [item for (name, _), item in counted.items() if name == trial]
         marks = {

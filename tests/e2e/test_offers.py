@@ -16,7 +16,7 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planning import stages
 from cloudtune.planning.plan_file import VERSION
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.runs.job import Job
 from tests.bench import Bench, wait_for
@@ -57,8 +57,8 @@ def saved_plan(bench: Bench) -> Path:
     path.write_text(text.replace("max_instances: 2", "max_instances: 1"))
     script = bench.folder / "train.py"
     write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
-    problem = problem_of(Experiment.load(path), [measured(t, script) for t in TYPES])
-    request = stages.request_for(problem, Allowance())
+    problem = build_problem(Experiment.load(path), [measured(t, script) for t in TYPES])
+    request = stages.build_request(problem, Allowance())
     groups = [group(request, TYPES[0], "spot", 2), group(request, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")
     limits = Limits(240.0, 1.0)

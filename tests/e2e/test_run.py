@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cloudtune.engine.ledger import read_entries, read_header
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.runs.job import Job
 from tests.bench import Bench
@@ -89,5 +89,5 @@ def check_replay(folder: Path) -> None:
     job = Job.from_json(json.loads(json.dumps(read_header(ledger))))
     entries = list(read_entries(ledger))
     policy = job.policy()
-    replayed(policy, entries)
+    replay(policy, entries)
     assert policy.ended

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.fault_world import Kill, survive
 from cloudtune.engine.ledger import Entry, FileLedger, read_entries, read_header
-from cloudtune.engine.resume import InFlight, replayed
+from cloudtune.engine.resume import InFlight, replay
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import (
@@ -30,7 +30,7 @@ JOINED = (RunStarted(0.0), InstanceLaunched(2.0, "i000", "i-000", 2.0), NodeJoin
 def left_by(*events: Event) -> InFlight:
     policy = scripted(PLAN)
     entries = [Entry(event, policy.handle(event)) for event in events]
-    return replayed(scripted(PLAN), entries)
+    return replay(scripted(PLAN), entries)
 
 
 def test_a_launch_is_outstanding_until_its_instance_is_gone() -> None:
@@ -57,7 +57,7 @@ def test_timers_are_outstanding_until_they_fire() -> None:
 
 
 def test_a_controller_that_died_before_it_began_leaves_nothing() -> None:
-    left = replayed(scripted(PLAN), [])
+    left = replay(scripted(PLAN), [])
     assert (left.begun, left.launches, left.sessions, left.timers) == (False, {}, {}, {})
 
 
@@ -65,7 +65,7 @@ def test_a_ledger_this_policy_would_not_write_is_refused() -> None:
     policy = scripted(PLAN)
     entry = Entry(RunStarted(0.0), policy.handle(RunStarted(0.0))[:1])
     with pytest.raises(CloudtuneError, match=r"ledger line 2: .* decides otherwise"):
-        replayed(scripted(PLAN), [entry])
+        replay(scripted(PLAN), [entry])
 
 
 def test_a_ledger_goes_on_where_it_ended(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.compare.pools import SpotTrace
 from cloudtune.engine.simulator import SimWorld
-from cloudtune.engine.spot_pools import PoolTrace, drawn
+from cloudtune.engine.spot_pools import PoolTrace, draw_pool
 from cloudtune.model.catalog import SpotBehaviour, pool
 from cloudtune.model.commands import Launch
 from cloudtune.model.events import Event, InstanceGone, InstanceLaunched, LaunchFailed, NodeLost
@@ -35,7 +35,7 @@ def test_a_trace_bounds_the_room_and_repeats() -> None:
 def test_a_drawn_pool_behaves_as_it_is_said_to() -> None:
     """Over many of its own comings and goings, within what chance allows."""
     said = SpotBehaviour(losses_per_hour=0.5, availability=0.6)
-    result = [drawn("p", said, random.Random(seed)) for seed in range(30)]
+    result = [draw_pool("p", said, random.Random(seed)) for seed in range(30)]
     traces = [SpotTrace(**asdict(trace)) for trace in result if trace is not None]
     assert len(traces) == 30
     mean = sum(trace.availability for trace in traces) / 30
@@ -44,7 +44,7 @@ def test_a_drawn_pool_behaves_as_it_is_said_to() -> None:
     assert losses == pytest.approx(0.5, abs=0.04)
     assert sum(trace.room(0.0) > 0 for trace in traces) in range(10, 26)
     assert said.outage == pytest.approx(2 * 3600 * 0.4 / 0.6)
-    assert drawn("p", SpotBehaviour(0.5), random.Random(0)) is None
+    assert draw_pool("p", SpotBehaviour(0.5), random.Random(0)) is None
 
 
 def events_of(world: SimWorld, *launches: Launch) -> list[Event]:

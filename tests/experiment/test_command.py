@@ -9,7 +9,7 @@ import pytest
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from cloudtune.script.command import words_of
+from cloudtune.script.command import split_words
 from cloudtune.train.programs.program import Program
 
 PORT = Path(__file__).parents[2] / "examples" / "ports" / "mnist" / "command.yaml"
@@ -129,7 +129,7 @@ def test_an_imported_file_may_report(wrong: Callable[..., str], tmp_path: Path) 
     ],
 )
 def test_holes_are_filled(command: str, values: dict[str, object], words: list[str]) -> None:
-    assert Program(command, words_of(command), 1).fill(values) == words
+    assert Program(command, split_words(command), 1).fill(values) == words
 
 
 @pytest.mark.parametrize("every", [0.25, "1/4", "1 / 4"])
@@ -179,7 +179,7 @@ def test_the_newest_checkpoint_is_named_by_a_pattern(tmp_path: Path) -> None:
     for name in ("checkpoint-9", "checkpoint-10", "checkpoint-2", "runs"):
         (tmp_path / name).mkdir()
     command = "p --from {resume:checkpoint-*} --weights={resume:checkpoint-*}/w.pt -v"
-    program = Program(command, words_of(command), 1)
+    program = Program(command, split_words(command), 1)
     best = tmp_path / "checkpoint-10"
     filled = ["p", "--from", str(best), f"--weights={best}/w.pt", "-v"]
     assert program.fill({"resume": str(tmp_path)}) == filled

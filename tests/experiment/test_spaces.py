@@ -13,8 +13,8 @@ import pytest
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.spaces import Space, parse_parameter, sample
-from cloudtune.model.trial import flat, nested
-from cloudtune.runs.job import sampler_of, trials
+from cloudtune.model.trial import flat, nest
+from cloudtune.runs.job import make_sampler, trials
 from cloudtune.strategies.samplers.adaptive import Adaptive
 from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, allows, axes_by_size
 from cloudtune.strategies.samplers.sampler import SAMPLERS, SpaceSampler
@@ -80,7 +80,7 @@ def test_every_configuration_has_the_parameters_of_its_branches_alone(space: Spa
 def test_the_script_gets_nested_mappings() -> None:
     config = {"lr": 1.0, "optimizer/name": "adam", "optimizer/decay/kind": "cosine"}
     inside = {"lr": 1.0, "optimizer": {"name": "adam", "decay": {"kind": "cosine"}}}
-    assert nested(config) == inside
+    assert nest(config) == inside
     assert flat(inside) == config
 
 
@@ -263,7 +263,7 @@ def test_samplers_learn_from_lists(tmp_path: Path, name: str) -> None:
     search = {"layers": {"choice": [[64, 64], [128]]}, "lr": {"uniform": [0, 1]}}
     strategy = {"name": "best" if name == "adaptive" else "asha", "sampler": name}
     experiment = small_experiment(tmp_path, search=search, trials=16, strategy=strategy)
-    sampler = sampler_of(experiment)
+    sampler = make_sampler(experiment)
     for number in range(12):
         trial = sampler.ask()
         assert trial is not None

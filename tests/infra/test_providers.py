@@ -12,12 +12,12 @@ from cloudtune.cli.profile import confirm_rental
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.emulator.service import Emulator
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.events import RefusalKind
 from cloudtune.model.plans import Limits
 from cloudtune.model.providers import PROVIDERS, Registered
 from cloudtune.planning import make
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
 from tests.aws_stand_in.account import found_by_boto3
@@ -76,7 +76,7 @@ class TestMoon(ProviderContract):
 
 
 def types_of(name: str) -> Collection[str]:
-    return provider_named(name).known_types()
+    return find_provider(name).known_types()
 
 
 EXPERIMENT = """\
@@ -96,7 +96,7 @@ def test_an_added_cloud_is_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "experiment.yaml"
     path.write_text(EXPERIMENT)
     experiment = Experiment.load(path, known_instances=types_of)
-    problem = problem_of(experiment, [profile({1.0: 10.0}, name="rover")])
+    problem = build_problem(experiment, [profile({1.0: 10.0}, name="rover")])
     planned = make.make_plan(problem, Limits(3600.0, None))
     assert [offer.instance_type.name for offer in planned.plan.offers] == ["rover"]
     with pytest.raises(UsageError, match="renting from the Moon needs confirmation"):

@@ -12,7 +12,7 @@ import pytest
 
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.provider import emulated_cloud
-from cloudtune.infra.emulator.service import abandoned, find_emulator, stop_emulator
+from cloudtune.infra.emulator.service import find_emulator, find_orphans, stop_emulator
 from cloudtune.infra.provider import Cloud, Endpoint, calls_to
 from cloudtune.infra.refcount import claim, in_use
 
@@ -72,12 +72,12 @@ def test_an_emulator_outlives_overlapping_runs_and_machines_outlive_it(
     calls_to(beginning.endpoint).run_instance("t", {"cloudtune:run": "r"}, SLEEPER)
     # Before the pid is there, the emulator may be killed ahead of the machine's first process.
     eventually(lambda: recorded_pids(tmp_path / "instances"))
-    assert abandoned(tmp_path, end=True) == [], "its emulator answers for it"
+    assert find_orphans(tmp_path, end=True) == [], "its emulator answers for it"
     os.kill(result.pid, signal.SIGKILL)
     eventually(lambda: find_emulator(tmp_path) is None)
-    eventually(lambda: abandoned(tmp_path, end=False))
-    (machine,) = abandoned(tmp_path, end=True)
+    eventually(lambda: find_orphans(tmp_path, end=False))
+    (machine,) = find_orphans(tmp_path, end=True)
     assert machine.startswith("i-")
-    assert abandoned(tmp_path, end=False) == []
+    assert find_orphans(tmp_path, end=False) == []
     beginning.close()
     assert stop_emulator(tmp_path, only_if_idle=False)

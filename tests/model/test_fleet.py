@@ -32,7 +32,7 @@ def test_what_is_alive_wanted_and_usable() -> None:
     gone.gone_at = 9.0
     assert [r.intent for r in book] == ["i000", "i001", "i002", "i003", "i004"]
     assert book.alive() == [asked, joined, surplus, released]
-    assert book.wanted() == [asked, joined]
+    assert book.staying() == [asked, joined]
     assert book.usable() == [joined]
     assert book["i003"] is released
 

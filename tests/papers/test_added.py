@@ -99,8 +99,8 @@ def test_a_strategy_of_a_package_is_named_on_the_command_line(site: Path) -> Non
 def test_a_sampler_of_a_package_gives_the_trials(site: Path) -> None:
     code = (
         "from cloudtune.experiment import Experiment\n"
-        "from cloudtune.runs.job import sampler_of\n"
-        "sampler = sampler_of(Experiment.load('experiment.yaml'))\n"
+        "from cloudtune.runs.job import make_sampler\n"
+        "sampler = make_sampler(Experiment.load('experiment.yaml'))\n"
         "print(sampler.ask().id)\n"
     )
     called(site, "--version", strategy="{name: brief, sampler: ours}")

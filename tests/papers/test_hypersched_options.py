@@ -12,8 +12,8 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.problem import problem_of
-from cloudtune.runs.job import choice_of, policy_of
+from cloudtune.planning.problem import build_problem
+from cloudtune.runs.job import make_policy, read_choice
 from cloudtune.strategies.base import Allocator, Go, Strategy, Task, View
 from tests.builders import Setting, offer, play, profile
 
@@ -48,7 +48,7 @@ class Observed:
         self._wanted = wanted
 
     def fresh(self) -> tuple[Strategy, Allocator]:
-        policy = policy_of(self._wanted, SETTING.rentables, Limits(1000.0))
+        policy = make_policy(self._wanted, SETTING.rentables, Limits(1000.0))
         return policy.strategy, policy.allocator
 
     def view(self, left: float, *trials: TrialProgress, setups: tuple[float, ...] = ()) -> View:
@@ -190,15 +190,15 @@ def test_an_unknown_rule_is_refused(tmp_path: Path, rules: str, message: str) ->
 def test_rules_are_refused_where_nothing_has_any(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, "atom: 2", "asha")
     with pytest.raises(UsageError, match=r"strategy.rules are HyperSched's, and asha with"):
-        choice_of(wanted)
+        read_choice(wanted)
     other = experiment(tmp_path, "allocation_grid: 4", "asha, allocator: hypersched")
-    assert choice_of(other).allocator == "hypersched"
+    assert read_choice(other).allocator == "hypersched"
 
 
 def test_an_atom_that_was_not_measured_is_refused(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, "atom: 9")
     with pytest.raises(UsageError, match=r"strategy\.rules\.atom: 9 GPUs weren't measured; 1, 2"):
-        policy_of(wanted, SETTING.rentables, Limits(1000.0))
+        make_policy(wanted, SETTING.rentables, Limits(1000.0))
 
 
 def test_h20_an_atom_of_two_gpus_in_a_run(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_h20_an_atom_of_two_gpus_in_a_run(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, "atom: 2")
     played = play(
         SETTING.but(trials=10, metric=lambda number, epoch: number + epoch / 100),
-        policy_of(wanted, SETTING.rentables, Limits(1000.0)),
+        make_policy(wanted, SETTING.rentables, Limits(1000.0)),
     )
     assert {start.width for start in played.starts} <= {2.0, 4.0, 6.0, 8.0}
     assert [start.width for start in played.starts[:4]] == [2.0] * 4
@@ -215,7 +215,7 @@ def test_h20_an_atom_of_two_gpus_in_a_run(tmp_path: Path) -> None:
 def test_what_was_changed_is_shown_by_the_plan(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, "atom: 2, no_speculation: true, use_pausing: false")
     assert str(wanted.strategy.rules) == "use_pausing: false, atom: 2, no_speculation: true"
-    planned = make_plan(problem_of(wanted, [SETTING.profile]), Limits(1000.0), runs=1).plan
+    planned = make_plan(build_problem(wanted, [SETTING.profile]), Limits(1000.0), runs=1).plan
     assert planned.by == "hypersched (use_pausing: false, atom: 2, no_speculation: true)"
     assert experiment(tmp_path, "").to_json()["strategy"] == "hypersched"
     again = Experiment.from_json(wanted.to_json())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Provenance
@@ -92,7 +92,7 @@ def keeps_caps(show: Played) -> None:
 def replays(show: Played) -> None:
     """The same events lead to the same commands, new plans and all."""
     policy = show.setting.policy()
-    replayed(policy, show.entries)
+    replay(policy, show.entries)
     assert plan_of(policy) == plan_of(show.policy)
 
 

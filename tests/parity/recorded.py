@@ -34,7 +34,7 @@ from cloudtune.model.commands import (
 from cloudtune.model.plans import Charges, Limits, Plan
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.make import Planned, make_plan
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.planned.stages import PLANNERS
@@ -43,7 +43,7 @@ from cloudtune.policy.registry import (
     Choice,
     chosen,
     components,
-    is_planned,
+    has_stages,
     run_policy,
 )
 from cloudtune.policy.run import RunPolicy
@@ -87,7 +87,7 @@ def _policy(drawn: Case, choice: Choice) -> RunPolicy:
         trials=12,
     )
     plan = None
-    if is_planned(choice.strategy):
+    if has_stages(choice.strategy):
         plan = plan_stages(choice.strategy, context, BRAKES, trials=12)
     sampler = SpaceSampler({"lr": Uniform(0.0, 1.0)}, seed=drawn.seed, most=12)
     parts = components(context, sampler, choice, BRAKES, plan)
@@ -176,7 +176,7 @@ def _plan(seed: int, folder: Path) -> str:
     market = MARKETS[seed % len(MARKETS)]
     strategy = "best" if luck.random() < 0.2 else "sha"
     experiment = _experiment(luck, market, strategy, folder)
-    problem = problem_of(
+    problem = build_problem(
         experiment, [made_profile(luck, name, TYPES[name]) for name in experiment.cloud.instances]
     )
     hours = luck.choice([0.1, 0.25, 1.0, 6.0])

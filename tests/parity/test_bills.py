@@ -333,7 +333,7 @@ def test_8_so_the_cheapest_plan_takes_the_whole_or_less() -> None:
 
 def by(unit: BillingUnit, minimum: float | None = None) -> tuple[Billed, list[Offer]]:
     """Bill 4, billed by a unit."""
-    offers = [offer.billed(unit, minimum) for offer in (G4DN, P3)]
+    offers = [offer.with_billing(unit, minimum) for offer in (G4DN, P3)]
     speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(offers, SPEEDS, strict=True))
     asked = job([Stage(12, 0, 5)], *speeds)
     return billed(asked, (group(offers[0], 2, 1.0, 8), group(offers[1], 1, 1.0, 4))), offers
@@ -384,7 +384,7 @@ def test_10_a_whole_run_by_the_function() -> None:
 def test_10_billing_decides_the_width_of_the_last_trial(
     unit: BillingUnit, width: float, dollars: float, planner: Planner
 ) -> None:
-    offer = P3.billed(unit)
+    offer = P3.with_billing(unit)
     asked = job([Stage(1, 0, 20)], (offer, {1.0: 71.0, 2.0: 38.0, 4.0: 21.0}))
     result = planner.plan(replace(asked, rentables=(replace(asked.rentables[0], most=1),)))
     assert result.stages[0].groups[0].width == width

@@ -61,7 +61,9 @@ def chosen(draw: st.DrawFn) -> tuple[Setting, Plan]:
 
     def billed(offer: Offer) -> Offer:
         return (
-            offer.billed("function") if grain is None else replace(offer, granularity_seconds=grain)
+            offer.with_billing("function")
+            if grain is None
+            else replace(offer, granularity_seconds=grain)
         )
 
     setting = setting.but(

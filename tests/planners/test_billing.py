@@ -12,7 +12,7 @@ from cloudtune.model.plans import Plan
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.dp.bounds import fluid
-from cloudtune.planners.dp.search import search_of
+from cloudtune.planners.dp.search import make_search
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.ilp.planner import IlpPlanner
@@ -26,7 +26,7 @@ UNITS: tuple[BillingUnit, ...] = ("second", "minute", "hour", "function")
 
 def billed(request: PlanRequest, unit: BillingUnit) -> PlanRequest:
     """Return the same question with every offer billed by a unit."""
-    mine = {rentable.offer: rentable.offer.billed(unit) for rentable in request.rentables}
+    mine = {rentable.offer: rentable.offer.with_billing(unit) for rentable in request.rentables}
     return replace(
         request,
         rentables=tuple(
@@ -67,7 +67,7 @@ def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.Data
         assert best * (1 - 1e-9) - 1e-9 <= mine
         assert mine <= best * (1 + (exact.gap or 0.0)) + 1e-9
     if unit == "function":
-        result = search_of(request).best(request.allowance, "cost")
+        result = make_search(request).best(request.allowance, "cost")
         assert result is not None
         assert result.dollars == pytest.approx(best, rel=1e-7, abs=1e-9)
     bound = fluid(request)
@@ -84,7 +84,7 @@ def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.Data
 def test_two_offers_at_once_are_billed_by_the_function(request: PlanRequest) -> None:
     units = ("function", "second")
     mine = {
-        item.offer: item.offer.billed(unit)  # type: ignore[arg-type]
+        item.offer: item.offer.with_billing(unit)  # type: ignore[arg-type]
         for item, unit in zip(request.rentables, units, strict=False)
     }
     request = replace(

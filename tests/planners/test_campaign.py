@@ -27,7 +27,7 @@ def job(dice: random.Random) -> PlanRequest:
         rented = offer(dice.choice([1, 2, 4]), dice.uniform(1, 50), dice.choice([0, 60, 200]))
         rented = replace(rented, instance_type=replace(rented.instance_type, name=name))
         if unit is not None:
-            rented = rented.billed(unit, dice.choice([None, 60.0]))
+            rented = rented.with_billing(unit, dice.choice([None, 60.0]))
         scale = dice.choice([1, 1, 20])
         widths = sorted(dice.sample([0.5, 1.0, 2.0, 4.0], dice.randint(1, 2)))
         curve = {width: dice.uniform(0.5, 50) * scale for width in widths}

@@ -13,7 +13,7 @@ from cloudtune.cli.plan import plan
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import InstanceType, Offer
 from cloudtune.model.plans import Rentable
-from cloudtune.planning.forecasting import RUNS, drawn
+from cloudtune.planning.forecasting import RUNS, draw_rentable
 from cloudtune.running.problems import load_problem
 from tests.builders import profile
 
@@ -71,7 +71,7 @@ def rentable(gpu: str, name: str, **errors: float) -> Rentable:
 
 
 def logs(one: Rentable) -> list[float]:
-    seconds = [drawn(one, run, 17).profile.epoch_seconds(1.0) for run in range(RUNS)]
+    seconds = [draw_rentable(one, run, 17).profile.epoch_seconds(1.0) for run in range(RUNS)]
     return [math.log(each / 10.0) for each in seconds]
 
 
@@ -90,4 +90,7 @@ def test_the_error_of_a_gpu_moves_its_types_together_and_others_on_their_own() -
         assert pstdev(one) == pytest.approx(0.4, abs=0.05)
     assert abs(correlation(t4, a100)) < 0.4
     assert abs(correlation(t4, common)) < 0.4
-    assert drawn(rentable("t4", "a", error=0.4, gpu_error=0.4), 3, 17).profile.speed_error == 0.0
+    assert (
+        draw_rentable(rentable("t4", "a", error=0.4, gpu_error=0.4), 3, 17).profile.speed_error
+        == 0.0
+    )

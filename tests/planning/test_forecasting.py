@@ -15,7 +15,7 @@ from cloudtune.model.text import percent
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.forecasting import MIN_RUNS, RUNS, PlayedRuns
 from cloudtune.planning.make import Planned, longest, make_plan, worst_bill
-from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.planning.proposal import propose
 from cloudtune.planning.smaller_runs import SmallerRun
 from cloudtune.planning.stages import PlanOptions, Problem, Question
@@ -240,7 +240,7 @@ def spot_problem(**said: object) -> Problem:
             **said,
         },
     )
-    return problem_of(asked, stored_profiles(asked, "resnet50-cifar10@v100"))
+    return build_problem(asked, stored_profiles(asked, "resnet50-cifar10@v100"))
 
 
 def on_spot(**said: object) -> Planned:

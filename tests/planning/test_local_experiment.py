@@ -13,13 +13,13 @@ from cloudtune.display.report_screen import show_report
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.this_machine import this_machine
-from cloudtune.infra.provider import provider_named
+from cloudtune.infra.provider import find_provider
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import make, stages
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem
 from cloudtune.planning.proposal import propose
 from cloudtune.runs.report import simulate
 from tests.builders import profile
@@ -110,7 +110,7 @@ def test_gpu_hours_are_a_budget_where_nothing_has_a_price(tmp_path: Path) -> Non
     again = Experiment.from_json(experiment.to_json())
     for one in (experiment, again):
         assert one.limits.budget == 4
-        (offer,) = provider_named("local").catalog(one.cloud, ("on-demand",), tmp_path).offers
+        (offer,) = find_provider("local").catalog(one.cloud, ("on-demand",), tmp_path).offers
         assert offer.usd_per_hour == offer.gpus, "a dollar each"
     assert "gpu_hours: is for GPUs that have no price" in refused(tmp_path, text + "  price: 1\n")
     both = text.replace("gpu_hours: 4", "gpu_hours: 4, budget: $5")
@@ -130,7 +130,7 @@ def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
 def problem(experiment: Experiment) -> stages.Problem:
     """Return the problem of an experiment whose script takes a second for an epoch."""
     delays = {"launch": 0.3, "boot": 1.0, "start": 1.0, "resize": 1.0, "release": 1.0}
-    return problem_of(
+    return build_problem(
         experiment, [profile({1.0: 1.0, 2.0: 0.7}, name=this_machine(2).name, **delays)]
     )
 
@@ -166,7 +166,7 @@ def test_a_price_of_its_own_is_planned_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["asha", "hyperband", "pbt", "hypersched", "seer", "random"])
 def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strategy: str) -> None:
     experiment = load(tmp_path, f"{LOCAL}strategy: {strategy}\n")
-    job = job_of(make.make_plan(problem(experiment), Limits(600.0)), 0.0, paced=False)
+    job = make_job(make.make_plan(problem(experiment), Limits(600.0)), 0.0, paced=False)
     assert job.plan.estimate.dollars == 0.0
     assert job.plan.estimate.seconds > 0.0
 
@@ -175,7 +175,7 @@ def test_what_costs_nothing_shows_no_dollars_and_no_market(tmp_path: Path) -> No
     planned = make.make_plan(problem(load(tmp_path)), Limits(600.0))
     text = shown(lambda out: show_plan(out, propose(planned)))
     text += shown(lambda out: show_all(out, propose(planned)))
-    text += shown(lambda out: show_report(out, simulate(job_of(planned, 0.0, paced=False))))
+    text += shown(lambda out: show_report(out, simulate(make_job(planned, 0.0, paced=False))))
     assert "$" not in text
     assert "on-demand" not in text
     assert "checkpoint:" not in text, "nothing was saved"
@@ -204,7 +204,7 @@ def test_what_an_instance_hour_costs_is_planned_billed_and_reported(tmp_path: Pa
     ratio = dear.plan.estimate.dollars / cheap.plan.estimate.dollars
     assert ratio == pytest.approx(3.6)
     assert "$2.6 per instance-hour" in shown(lambda out: show_all(out, propose(dear)))
-    report = simulate(job_of(dear, 0.0, paced=False))
+    report = simulate(make_job(dear, 0.0, paced=False))
     books = report.accounting
     assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))
     assert books.added == pytest.approx(books.whole.dollars * 2.6 / 3.6)

@@ -19,8 +19,8 @@ from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning import forecasting
 from cloudtune.planning.make import Planned, make_plan
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem
 from cloudtune.planning.proposal import propose
 from cloudtune.runs.history import Listed, remember
 from cloudtune.runs.home import LEDGER
@@ -52,7 +52,7 @@ def plan(folder: Path, **fields: Any) -> Planned:
     fields = {"cloud": {"provider": "slurm"}, "directory": folder, **SEARCH, **fields}
     experiment = SLURM.with_account_defaults(Experiment(**fields))
     limits = Limits(experiment.limits.deadline, experiment.limits.budget)
-    return make_plan(problem_of(experiment, [speed("gpu", 120.0)]), limits)
+    return make_plan(build_problem(experiment, [speed("gpu", 120.0)]), limits)
 
 
 def screen(planned: Planned) -> str:
@@ -102,7 +102,7 @@ def test_gpu_hours_are_no_dollars_on_screens(tmp_path: Path) -> None:
     assert "half the budget, 5.00 GPU-hours" in text
     file = io.StringIO()
     out = Console(file=file, width=100, highlight=False)
-    report = simulate(job_of(planned, 0.0, paced=False))
+    report = simulate(make_job(planned, 0.0, paced=False))
     show_report(out, report)
     (tmp_path / LEDGER).touch()
     show_runs(out, [Listed("small-1", remember(tmp_path, report), "finished", "")])
@@ -114,7 +114,7 @@ def test_gpu_hours_are_no_dollars_on_screens(tmp_path: Path) -> None:
 def test_gpu_hours_are_no_dollars_on_pages(tmp_path: Path) -> None:
     planned = plan(tmp_path, limits={"deadline": "2h", "gpu_hours": 10})
     proposal = propose(planned, others="screen")
-    report = simulate(job_of(planned, 0.0, paced=False))
+    report = simulate(make_job(planned, 0.0, paced=False))
     drawn = [
         plans.front(proposal),
         plans.forecast(proposal),

@@ -13,8 +13,8 @@ from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem
 from tests.builders import profile
 from tests.builders.worlds import Cramped
 
@@ -36,8 +36,8 @@ def played(**strategy: str) -> tuple[EndReason | None, list[Entry]]:
             "strategy": strategy,
         }
     )
-    problem = problem_of(experiment, [profile(SHARES, name=TYPE)])
-    job = job_of(make_plan(problem, Limits(3600.0, 20.0), runs=1), 0.0, paced=False)
+    problem = build_problem(experiment, [profile(SHARES, name=TYPE)])
+    job = make_job(make_plan(problem, Limits(3600.0, 20.0), runs=1), 0.0, paced=False)
     metric = synthetic_metric("max", 7)
     world = Cramped(job.rentables, "score", metric, cramped={TYPE: 0.25})
     policy = job.policy()

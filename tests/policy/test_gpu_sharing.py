@@ -10,8 +10,8 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import Width
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem
 from tests.builders import profile
 from tests.builders.worlds import Cramped
 
@@ -39,8 +39,8 @@ def widths_of_starts(
             **fields,
         }
     )
-    problem = problem_of(experiment, [profile(WHOLE, name=TYPE)])
-    job = job_of(make_plan(problem, Limits(900.0, 2.0), runs=1), 0.0, paced=False)
+    problem = build_problem(experiment, [profile(WHOLE, name=TYPE)])
+    job = make_job(make_plan(problem, Limits(900.0, 2.0), runs=1), 0.0, paced=False)
     offer = job.rentables[0].offer
     truth = Rentable(offer, profile({**shares, **WHOLE}, name=TYPE), 2)
     world = Cramped([truth], "score", synthetic_metric("max", 7), mib=mib)

@@ -180,7 +180,7 @@ def test_a_run_that_waits_to_ask_again_has_not_failed() -> None:
 
 
 def test_the_audit_finds_what_flaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtune.policy.fleet_manager.Hysteresis.asks_at", lambda *_: 0.0)
+    monkeypatch.setattr("cloudtune.policy.fleet_manager.Hysteresis.next_request", lambda *_: 0.0)
     monkeypatch.setattr("cloudtune.policy.fleet_manager.Hysteresis.may_go", lambda *_: True)
     with pytest.raises(AssertionError, match="i002 was asked for 10s after i001 of the same"):
         play(Wavering({0.0: 2, 100.0: 1, 110.0: 2}))

@@ -223,9 +223,9 @@ def keeper(limits: Limits, rented: int = 0) -> LimitKeeper:
 @pytest.mark.parametrize(("deadline", "budget"), [(100.0, 50.0), (10_000.0, 1.0)])
 def test_the_nearer_of_both_limits_is_looked_at_in_time(deadline: float, budget: float) -> None:
     """The next look is no later than either limit alone would have it."""
-    both = keeper(Limits(deadline=deadline, budget=budget), rented=1).look_again_at()
+    both = keeper(Limits(deadline=deadline, budget=budget), rented=1).next_look()
     alone = (Limits(deadline=deadline), Limits(budget=budget))
-    assert both == min(keeper(limits, rented=1).look_again_at() for limits in alone)
+    assert both == min(keeper(limits, rented=1).next_look() for limits in alone)
 
 
 def test_with_nothing_that_bills_a_budget_ends_no_lease() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.errors import CloudtuneError, NoCapacityError
 from cloudtune.model.commands import (
     EndRun,
@@ -35,7 +35,7 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Charges, Limits
 from cloudtune.model.trial import EndReason, Slice
 from cloudtune.policy.base import TrialRules
-from cloudtune.profiles.measurements import MeasureError, widths_of
+from cloudtune.profiles.measurements import MeasureError, widths_to_measure
 from tests.builders import profile
 from tests.policy.measuring import (
     BOOM,
@@ -56,7 +56,7 @@ from tests.policy.measuring import (
 def test_the_figures_are_the_world_s(epochs: int) -> None:
     policy = measuring(epochs=epochs)
     measure(policy)
-    policy.raise_if_failed()
+    policy.raise_failure()
     result = profile_of(policy)
     assert result.widths == TRUTH.widths
     for width in TRUTH.widths:
@@ -84,7 +84,7 @@ def test_no_trial_is_trained_beyond_the_last_epoch(gpus: int, max_epochs: int) -
     starts = itertools.chain(*starts_in(measure(policy)))
     assert max(start.until_epoch for start in starts) <= max_epochs
     result = profile_of(policy)
-    assert result.widths == TRUTH.only(widths_of(gpus)).widths
+    assert result.widths == TRUTH.only(widths_to_measure(gpus)).widths
     assert result.resize.mean > 0
 
 
@@ -126,7 +126,7 @@ def test_if_a_trial_alone_fails_others_are_tried() -> None:
 
 def test_a_measurement_is_replayed_with_equal_commands() -> None:
     entries = measure(measuring())
-    replayed(measuring(), entries)
+    replay(measuring(), entries)
 
 
 def test_phases_go_from_narrow_to_wide_and_resume_from_checkpoints() -> None:
@@ -173,7 +173,7 @@ def test_trouble_ends_it_with_the_instance_returned(
     measure(policy, event)
     assert policy.ending is reason
     with pytest.raises(CloudtuneError, match=f"could not measure the script: .*{message}") as error:
-        policy.raise_if_failed()
+        policy.raise_failure()
     assert error.value.exit_code == reason.exit_code
     assert isinstance(error.value, NoCapacityError | MeasureError)
 
@@ -209,7 +209,7 @@ def test_whatever_happens_it_ends_within_its_budget(
     entries = measure(policy, *trouble, truth=SHARED)
     assert budget is None or policy.fleet.dollars(entries[-1].event.at) <= budget + 1e-9
     if not trouble and budget is None:
-        policy.raise_if_failed()
+        policy.raise_failure()
     if policy.ending is EndReason.DONE and "GPUs left out: the limits" not in policy.left_out:
         assert pack == 1 or {1.0, 2.0, 4.0} <= set(policy.figures.epoch)
 
@@ -245,7 +245,7 @@ def test_limits_that_are_too_small_rent_nothing(limits: Limits) -> None:
 def test_a_failing_configuration_is_reported_the_others_measured() -> None:
     policy = measuring()
     entries = measure(policy, TrialFailed(40.0, "t00.1", "ValueError: lr", "Tb"))
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert list(map(str, policy.failed)) == ["t00 (x=0) failed on 1 GPU: ValueError: lr"]
     counts = {width: len(result) for width, result in policy.figures.epoch.items()}
     assert counts == {1.0: 3 * 3, 2.0: 2 * 3, 4.0: 3}
@@ -256,7 +256,7 @@ def test_a_failing_configuration_is_reported_the_others_measured() -> None:
 def test_others_are_tried_where_all_of_a_width_fail() -> None:
     policy = measuring()
     failing(policy, lambda start: BOOM if start.trial < "t04" else None)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert [item.trial.id for item in policy.failed] == ["t00", "t01", "t02", "t03"]
     assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
     assert policy.figures.start == pytest.approx([4.25] * 4)
@@ -269,7 +269,7 @@ def test_a_script_that_always_fails_says_which_configuration_first() -> None:
     assert policy.ending is EndReason.FAILED
     first = r"every configuration that was tried failed: t00 \(x=0\) failed on 1 GPU: boom"
     with pytest.raises(MeasureError, match=first + r" \(and 7 more\)\nTb"):
-        policy.raise_if_failed()
+        policy.raise_failure()
 
 
 @pytest.mark.parametrize("width", [1.0, 2.0, 4.0])
@@ -277,7 +277,7 @@ def test_a_width_with_too_little_memory_is_not_used(width: float) -> None:
     policy = measuring()
     crowded = replace(BOOM, out_of_memory=True)
     failing(policy, lambda start: crowded if start.width == width else None)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert set(policy.figures.epoch) == {1.0, 2.0, 4.0} - {width}
     assert "left out: t0" in policy.left_out
     profile_of(policy)
@@ -289,7 +289,7 @@ def test_workers_of_several_models_are_measured_on_one_gpu() -> None:
 
     policy = measuring()
     assert crews(failing(policy, fails)) == [(1.0, 4), (2.0, 2)]
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert set(policy.figures.epoch) == {1.0}
     assert policy.left_out == (
         "more than one GPU left out: the workers of t00 don't train one model: boom"
@@ -297,7 +297,7 @@ def test_workers_of_several_models_are_measured_on_one_gpu() -> None:
     strict = measuring(count=4, rules=TrialRules(sync_required=True))
     failing(strict, fails)
     with pytest.raises(MeasureError, match=r"don't train one model: boom\. Give the model to"):
-        strict.raise_if_failed()
+        strict.raise_failure()
 
 
 def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
@@ -306,7 +306,7 @@ def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
     entries = measure(
         policy, pace=lambda config, epoch: 1e6 if (config["x"], epoch) == (0, 2) else 1.0
     )
-    policy.raise_if_failed()
+    policy.raise_failure()
     stops = [c for e in entries for c in e.commands if isinstance(c, StopTrial)]
     assert stops[0] == StopTrial("t00.1", stacks=True)
     assert not any(stop.stacks for stop in stops[1:])
@@ -318,7 +318,7 @@ def test_a_trial_that_hangs_is_ended_with_its_stacks() -> None:
 def test_the_first_epoch_says_how_many_there_is_time_for(deadline: float, epochs: int) -> None:
     policy = measuring(Limits(deadline=deadline), gpus=1)
     entries = measure(policy)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert policy.ending is EndReason.DONE
     assert entries[-1].event.at <= deadline
     assert len(policy.figures.epoch[1.0]) == 2 * max(1, epochs - 1)
@@ -328,14 +328,14 @@ def test_without_a_deadline_the_first_epoch_sets_one() -> None:
     slow = profile({1.0: 3000.0, 2.0: 2000.0, 4.0: 1500.0})
     policy = measuring(count=4, patience=3600.0)
     measure(policy, truth=slow)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert policy.figures.epoch[4.0] == pytest.approx([1500.0] * 3)
     never = measuring(count=4, patience=3600.0)
     entries = measure(never, truth=profile({1.0: 3700.0, 2.0: 1.0, 4.0: 1.0}))
     assert never.ending is EndReason.DEADLINE
     assert 3600.0 < entries[-1].event.at < 3630.0
     with pytest.raises(MeasureError, match=r"deadline: no epoch in 1h.* as in --deadline 6h"):
-        never.raise_if_failed()
+        never.raise_failure()
 
 
 @pytest.mark.parametrize("at", [50.0, 60.0, 75.0, 90.0])
@@ -344,7 +344,7 @@ def test_what_was_measured_is_kept_where_it_is_cut_short(at: float) -> None:
     measure(policy, Interrupted(at))
     assert policy.ending is EndReason.INTERRUPTED
     assert policy.cut_short == "stopped: interrupted"
-    policy.raise_if_failed()
+    policy.raise_failure()
     result = profile_of(policy)
     for width in result.widths:
         assert result.epoch[width].mean == pytest.approx(TRUTH.epoch[width].mean)

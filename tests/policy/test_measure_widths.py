@@ -47,7 +47,7 @@ from tests.policy.measuring import (
 def test_all_gpus_are_filled_at_every_share(count: int) -> None:
     policy = measuring(count=count, pack=4)
     entries = measure(policy, truth=SHARED)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert [width for width, _ in crews(entries)] == [1.0, 2.0, 4.0, 0.5, 0.25]
     assert crews(entries)[3:] == [(0.5, 8), (0.25, 16)], "however few configurations there are"
     starts = list(itertools.chain(*starts_in(entries)))
@@ -133,7 +133,7 @@ def test_a_share_without_room_and_narrower_ones_are_left_out() -> None:
     assert bench.policy.handle(TrialStopped(61.0, first.session)) == ()
     gone = bench.policy.handle(InstanceGone(64.0, "i000", 63.0, "released"))
     assert gone == (EndRun(EndReason.DONE),)
-    bench.policy.raise_if_failed()
+    bench.policy.raise_failure()
     assert bench.policy.left_out == (
         "2 or more trials on a GPU left out: a trial ran out of memory"
     )
@@ -143,7 +143,7 @@ def test_a_share_without_room_and_narrower_ones_are_left_out() -> None:
 def test_another_error_of_a_packed_trial_leaves_its_share_out() -> None:
     policy = measuring(count=16, pack=4)
     failing(policy, lambda start: BOOM if start.session == "t00.4" else None, SHARED)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert set(policy.figures.epoch) == {1.0, 2.0, 4.0}
     assert policy.left_out == "2 or more trials on a GPU left out: t00 failed: boom"
 
@@ -152,7 +152,7 @@ def test_another_error_of_a_packed_trial_leaves_its_share_out() -> None:
 def test_limits_that_end_among_the_shares_keep_what_was_measured(limits: Limits) -> None:
     policy = measuring(limits, count=16, pack=4)
     entries = measure(policy, truth=SHARED)
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert set(policy.figures.epoch) == {0.5, 1.0, 2.0, 4.0}
     assert policy.left_out.startswith("4 or more trials on a GPU left out: the ")
     at = entries[-1].event.at
@@ -192,7 +192,7 @@ def test_a_width_beyond_an_instance_is_measured_on_two() -> None:
 
 def test_where_the_second_instance_is_refused_the_rest_is_measured() -> None:
     policy, entries = measured([1.0, 4.0, 8.0, 12.0], 4, "i001", "i002")
-    policy.raise_if_failed()
+    policy.raise_failure()
     assert crews(entries) == [(1.0, 4), (4.0, 1)]
     assert policy.left_out == (
         "12 GPUs left out: InsufficientCapacity: none left; "

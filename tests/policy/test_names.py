@@ -9,7 +9,7 @@ import pytest
 from cloudtune.experiment import Experiment
 from cloudtune.model.scaling import Measurement
 from cloudtune.policy.registry import ALLOCATORS
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import make_policy
 from tests.builders import NO_LIMITS, Played, Setting, offer, play, profile
 
 EXPERIMENT = """
@@ -59,7 +59,7 @@ def run(
     if really is not None:
         true = replace(measured, resize=Measurement(really))
         setting = setting.but(real=(replace(setting.rentables[0], profile=true),))
-    return play(setting, policy_of(Experiment.load(file), setting.rentables, NO_LIMITS))
+    return play(setting, make_policy(Experiment.load(file), setting.rentables, NO_LIMITS))
 
 
 def widths(played: Played) -> list[list[float]]:

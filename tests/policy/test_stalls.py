@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.commands import ExtendTrial, SetTimer, StopTrial
 from cloudtune.model.events import RunResumed, TimerFired, TrialStarted, TrialStopped
 from cloudtune.model.trial import EndReason
@@ -33,7 +33,7 @@ def test_a_trial_that_hangs_ends_and_the_run_continues(by: str | None) -> None:
     assert played.furthest == 4
     again = setting.policy()
     if by is None:
-        replayed(again, played.entries)
+        replay(again, played.entries)
         assert again.trials["t00"].error == stuck.error
 
 

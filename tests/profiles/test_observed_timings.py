@@ -7,7 +7,7 @@ import pytest
 
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
 from cloudtune.profiles.observed_timings import DelayTimes, EpochTimes, RunTimes, with_earlier_runs
-from cloudtune.profiles.priors import believed, prior
+from cloudtune.profiles.priors import add_spreads, prior
 from cloudtune.profiles.provenance import origin_text, seen_text
 from tests.builders import profile
 
@@ -57,7 +57,7 @@ def test_what_tells_more_counts_for_more() -> None:
 
 def test_the_forecast_is_surer_with_every_run() -> None:
     runs = [saw(10.5, run=f"r{n}", at=f"2026-11-21T1{n}:00:00Z") for n in range(5)]
-    result = [believed(after(*runs[:n]), "aws") for n in range(6)]
+    result = [add_spreads(after(*runs[:n]), "aws") for n in range(6)]
     for figures in ([f.error for f in result], [f.boot.error / f.boot.mean for f in result]):
         assert figures == sorted(figures, reverse=True)
         assert figures[-1] < 0.9 * figures[0]
@@ -141,7 +141,7 @@ def test_boots_are_those_of_the_market_and_else_of_any() -> None:
 
 def test_one_measurement_is_believed_as_ever() -> None:
     """Without another run it is as sure as before; runs that differ much are less sure."""
-    lone = believed(MEASURED, "aws").boot
+    lone = add_spreads(MEASURED, "aws").boot
     assert lone.error == pytest.approx(prior("boot", "aws").between * 20.0, rel=0.01)
     alike = after(*(saw(10.0, run=f"r{n}", boots=(20.0, 4)) for n in range(6))).boot
     apart = after(*(saw(10.0, run=f"r{n}", boots=(5.0 + 6 * n, 4)) for n in range(6))).boot

@@ -15,8 +15,8 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Identity, ScalingProfile
 from cloudtune.planning import stages
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem
 from cloudtune.planning.proposal import propose
 from cloudtune.planning.stages import Problem
 from cloudtune.runs.job import Job
@@ -48,7 +48,7 @@ def measured(memory: dict[float, float] | None = None) -> ScalingProfile:
 
 
 def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem:
-    return problem_of(experiment(**changes), [measured(memory)])
+    return build_problem(experiment(**changes), [measured(memory)])
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
@@ -59,7 +59,7 @@ def test_every_planner_packs_where_that_is_cheaper(planner: str) -> None:
 
 
 def test_an_elastic_run_packs_the_trials_of_one_gpu() -> None:
-    job = job_of(
+    job = make_job(
         make_plan(problem(strategy={"name": "asha", "allocator": "dynamic-fluid"}), LIMITS),
         0.0,
         paced=False,
@@ -114,7 +114,7 @@ def test_what_is_not_offered_is_reported_with_the_plan() -> None:
 def test_the_same_script_on_a_larger_gpu_has_room() -> None:
     """A T4 in another type is derived from; the memory goes by that type's own GPU."""
     wanted = experiment(cloud={"instances": [TYPE, "g4dn.xlarge"], "max_instances": 1})
-    result = problem_of(wanted, [measured({1.0: 5000.0})])
+    result = build_problem(wanted, [measured({1.0: 5000.0})])
     assert {rentable.profile.widths for rentable in result.rentables} == {
         (0.5, 1.0, 2.0),
         (0.5, 1.0),

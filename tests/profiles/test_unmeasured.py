@@ -8,7 +8,7 @@ from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.scaling import DELAYS, Measurement
 from cloudtune.profiles.observed_timings import EpochTimes, RunTimes, with_earlier_runs
-from cloudtune.profiles.priors import believed
+from cloudtune.profiles.priors import add_spreads
 from cloudtune.profiles.provenance import basis, origin_text
 from cloudtune.profiles.ratios import between, gpu_speeds
 from cloudtune.profiles.store import read, write
@@ -86,7 +86,7 @@ def test_people_read_what_is_assumed() -> None:
         False,
         False,
     )
-    first, *others = believed(both[1], "aws").assumed
+    first, *others = add_spreads(both[1], "aws").assumed
     off = math.exp(both[1].speed_error)
     assert first == f"speed off by a factor of {off:.1f} either way: assumed"
     assert "epochs on 8 GPUs ± 33%: predicted from published scaling, not measured" in others

@@ -13,7 +13,7 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import EndReason, Trial, TrialId, Width
 from cloudtune.strategies import base
-from cloudtune.strategies.fleets import Unplanned, emptied
+from cloudtune.strategies.fleets import Unplanned, surplus_to_empty
 
 EVENTS = 40_000
 
@@ -146,7 +146,7 @@ class Mixed(Unplanned):
 
     def leaving(self, view: base.View, needed: float) -> Collection[str]:
         wanted = self.target(view, min(needed, self.max_gpus(view)))
-        return tuple(emptied(view, wanted)) if self.consolidates else ()
+        return tuple(surplus_to_empty(view, wanted)) if self.consolidates else ()
 
 
 class Whimsical(Mixed):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.node.gpus import GpuSlots
 from cloudtune.model import commands, events
@@ -350,6 +350,6 @@ def test_a_run_without_limits_ends_when_its_strategy_does(case: Case) -> None:
 def test_a_strange_cloud_changes_no_rule_and_no_record(case: Case) -> None:
     policy, entries = holds(case)
     again = case.policy()
-    replayed(again, entries)
+    replay(again, entries)
     assert again.best == policy.best
     assert again.spent(policy.now) == policy.spent(policy.now)

@@ -10,7 +10,7 @@ from benchmarks.compare.benchmark import Benchmark, Delays, benchmark
 from benchmarks.compare.case import Case, play
 from benchmarks.compare.speeds import Scaling
 from cloudtune.model.plans import Limits
-from cloudtune.policy.registry import ALLOCATORS, FLEETS, STRATEGIES, is_planned
+from cloudtune.policy.registry import ALLOCATORS, FLEETS, STRATEGIES, has_stages
 from tests.builders import offer
 from tests.builders.curves import curves
 
@@ -33,7 +33,7 @@ def ground(delays: Delays, epoch_seconds: float, minimum: float) -> Benchmark:
 def cases(draw: st.DrawFn) -> tuple[Delays, float, float, Case]:
     """Give delays, the seconds of an epoch and of the minimum charge, and a way to run."""
     strategy = draw(st.sampled_from(["seer", "seer", *STRATEGIES]))
-    own = strategy.startswith("seer") or is_planned(strategy)
+    own = strategy.startswith("seer") or has_stages(strategy)
     deadline = draw(st.sampled_from([400.0, 1500.0]))
     instances = draw(st.sampled_from([2.5, 5.7, 10.7]))
     case = Case(

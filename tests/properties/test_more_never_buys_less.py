@@ -22,7 +22,7 @@ from cloudtune.planning.make import make_plan
 from cloudtune.policy.registry import STRATEGIES, explores, planned_names
 from cloudtune.profiles.ratios import gpu_speeds
 from cloudtune.running.problems import load_problem
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import make_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +117,7 @@ def bought(choice: Choice) -> int:
     asked = load_experiment(choice.experiment, {})
     rentables = [measured(each) for each in load_problem(asked, None).rentables]
     limits = Limits(asked.limits.deadline, asked.limits.budget)
-    policy = policy_of(asked, rentables, limits, heartbeat=False, checked=False, learns=False)
+    policy = make_policy(asked, rentables, limits, heartbeat=False, checked=False, learns=False)
     world = SimWorld(rentables, "score", synthetic_metric("max", 1), 1)
     ledger = MemoryLedger()
     run(policy, world, ledger)
@@ -148,7 +148,7 @@ def measured(rentable: Rentable) -> Rentable:
     seconds = SECONDS / math.exp(logs[rentable.offer.instance_type.gpu] - logs["v100"])
     provenance = replace(rentable.profile.provenance, origin="measured")
     known = replace(rentable.profile, error=0.0, gpu_error=0.0, provenance=provenance)
-    profile = known.slowed(seconds / known.epoch_seconds(1.0))
+    profile = known.slow_down(seconds / known.epoch_seconds(1.0))
     offer = replace(rentable.offer, interruptions_per_hour=0.0)
     return replace(rentable, offer=offer, profile=profile, behaviours=())
 

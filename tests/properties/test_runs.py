@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import EndRun, ExtendTrial, Launch, StartTrial
 from cloudtune.model.events import EpochDone, Event, InstanceGone, LaunchFailed
@@ -166,7 +166,7 @@ def endings_fit(played: Played) -> None:
 def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
     played = case.play()
     policy = case.setting.policy(case.plan)
-    replayed(policy, played.entries)
+    replay(policy, played.entries)
     assert policy.best == played.policy.best
     assert policy.spent(played.policy.now) == played.dollars
 
@@ -244,4 +244,4 @@ def test_a_surprised_run_keeps_its_limits(setting: Setting) -> None:
     assert limits.budget is None or played.dollars <= limits.budget + 1e-9
     never_too_many(played, plan_of(policy))
     epochs_follow_each_other(played)
-    replayed(setting.policy(), played.entries)
+    replay(setting.policy(), played.entries)

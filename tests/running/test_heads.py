@@ -109,7 +109,7 @@ def head(
     ledger = (bench.ran() / home.LEDGER).read_text()
     made = Head(ledger)
     monkeypatch.chdir(bench.folder)
-    monkeypatch.setattr(heads, "head_for", lambda _experiment, *, force=False: OFFER)
+    monkeypatch.setattr(heads, "offer_head", lambda _experiment, *, force=False: OFFER)
     monkeypatch.setattr(remote, "_calls", lambda _remote: _Cloud())
     monkeypatch.setattr(remote, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(launch, "launch", made.launch)

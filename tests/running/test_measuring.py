@@ -16,9 +16,9 @@ from cloudtune.infra.emulator.pacing import core_factor
 from cloudtune.infra.provider import Cloud, Endpoint
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.planning import make
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of, stored_profiles
-from cloudtune.planning.proposal import crowded, propose, to_json
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem, stored_profiles
+from cloudtune.planning.proposal import cores_note, propose, to_json
 from cloudtune.planning.stages import PlanOptions
 from cloudtune.running import measuring, runner
 from cloudtune.running.flow import prepare, refuse_made_up, tune
@@ -95,7 +95,7 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
     assert dear.epoch[2.0].mean == pytest.approx(2.4 * factor / 1.854)
     assert (dear.provenance.origin, dear.provenance.core_seconds) == ("emulated", 2.4)
     plans = [
-        make.make_plan(problem_of(experiment, [item]), Limits(300.0)).plan.staged
+        make.make_plan(build_problem(experiment, [item]), Limits(300.0)).plan.staged
         for item in (cheap, dear)
     ]
     quick, slow = (plan for plan in plans if plan is not None)
@@ -131,19 +131,19 @@ def test_emulated_seconds_are_no_profile_of_real_gpus(
 def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     experiment = emulated(home)
     actual = measured(monkeypatch, experiment, 0.5)
-    made = make.make_plan(problem_of(experiment, [actual]), Limits(600.0))
+    made = make.make_plan(build_problem(experiment, [actual]), Limits(600.0))
     proposal = propose(made)
     result = to_json(proposal)
     assert result["provenance"] == {"text": "emulated", "kinds": ["emulated"]}
     assert result["profiles"][0]["provenance"]["core_seconds"] == 0.5
-    assert plan_tables.stages_of(proposal).title == "Stages, emulated"
+    assert plan_tables.stages_sheet(proposal).title == "Stages, emulated"
     quality = {fact.label: fact.text for fact in plan_tables.certainty(proposal)}["quality"]
     assert quality == "proven cheapest (gap 0) of 1 offer, by these figures: emulated"
-    job = Job.from_json(job_of(made, 0.0, paced=True).to_json())
+    job = Job.from_json(make_job(made, 0.0, paced=True).to_json())
     assert job.profiles[0].provenance == actual.provenance, "saved plans and ledgers have it"
     monkeypatch.setattr("cloudtune.infra.node.this_machine.cores", lambda: 2)
-    assert not list(crowded(made.plan, made.rentables))
-    [note] = crowded(made.plan, [_hurried(rentable) for rentable in made.rentables])
+    assert not list(cores_note(made.plan, made.rentables))
+    [note] = cores_note(made.plan, [_hurried(rentable) for rentable in made.rentables])
     assert "epochs will take longer than planned" in note
 
 
@@ -201,7 +201,7 @@ def test_measuring_costs_a_tenth_of_the_budget_after_an_epoch(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home, **{"limits.budget": "$2"})
-    _, dollars = first(monkeypatch, experiment, TRUTH.slowed(10.0))
+    _, dollars = first(monkeypatch, experiment, TRUTH.slow_down(10.0))
     assert 0.1 < dollars <= 0.2
 
 
@@ -231,7 +231,7 @@ def test_a_first_epoch_is_measured_though_it_costs_more(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     experiment = emulated(home, **{"limits.budget": "$0.4"})
-    seconds, _ = first(monkeypatch, experiment, TRUTH.slowed(20.0))
+    seconds, _ = first(monkeypatch, experiment, TRUTH.slow_down(20.0))
     assert 40.0 < seconds < 120.0
     [result] = stored_profiles(experiment)
     assert set(result.epoch) == {1.0}, "the other widths are left to the run"

@@ -9,7 +9,7 @@ import pytest
 
 from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.simulator import synthetic_metric
-from cloudtune.profiles.packing import packed
+from cloudtune.profiles.packing import pack_shares
 from cloudtune.profiles.store import read
 from cloudtune.running import measuring
 from cloudtune.running.flow import prepare
@@ -135,7 +135,7 @@ def test_a_predicted_share_is_off_by_more_and_says_so(place: Place) -> None:
 @pytest.mark.parametrize(("spread", "widths"), [(0.0, (0.5, 1.0)), (0.1, (1.0,))])
 def test_a_gain_within_the_noise_is_none(spread: float, widths: tuple[float, ...]) -> None:
     gains_a_tenth = profile({0.5: 14.4, 1.0: 8.0}, spread=spread)
-    assert packed(gains_a_tenth, 0)[0].widths == widths
+    assert pack_shares(gains_a_tenth, 0)[0].widths == widths
 
 
 def test_one_gpu_is_measured_where_other_widths_are_named(place: Place) -> None:

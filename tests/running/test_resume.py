@@ -10,9 +10,9 @@ import pytest
 
 from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.accounting import accounted
+from cloudtune.engine.record.accounting import compute_accounting
 from cloudtune.engine.record.timeline import read
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import HurriedError, UsageError
 from cloudtune.infra.cluster.world import CloudWorld
@@ -71,11 +71,11 @@ def test_an_interrupted_run_trains_on_from_its_checkpoints(by: str | None, share
         }
     # Whoever reads the record decides the same, and comes to the same bill.
     again = setting.policy()
-    assert replayed(again, ledger.entries).ended
+    assert replay(again, ledger.entries).ended
     timeline = read(ledger.entries)
     assert [leg.ended for leg in timeline.legs] == [EndReason.INTERRUPTED]
     offers = [rentable.offer for rentable in setting.rentables]
-    booked = accounted(timeline, offers, setting.charges)
+    booked = compute_accounting(timeline, offers, setting.charges)
     assert sum(a.dollars for a in booked.amounts.values()) == pytest.approx(
         policy.spent(policy.now)
     )
@@ -123,7 +123,7 @@ def test_what_was_saved_at_a_stop_is_kept(by: str | None, share: float) -> None:
     assert {name: begun[name] for name in ends if name in begun} == {
         name: epoch for name, epoch in ends.items() if name in begun
     }
-    replayed(setting.policy(), ledger.entries)
+    replay(setting.policy(), ledger.entries)
 
 
 @pytest.mark.parametrize("by", BY)
@@ -145,7 +145,7 @@ def test_a_run_that_met_its_deadline_continues_within_another(by: str | None, sh
 def test_new_limits_are_from_now_or_in_all() -> None:
     policy, _, ledger = first_leg(SETTING, 20.0)
     job = SETTING.job()
-    left, now = replayed(SETTING.policy(), ledger.entries), policy.now + PAUSE
+    left, now = replay(SETTING.policy(), ledger.entries), policy.now + PAUSE
     spent = policy.spent(now)
 
     def limits(deadline: str | None, budget: str | None) -> Limits | None:
@@ -163,7 +163,7 @@ def test_new_limits_are_from_now_or_in_all() -> None:
 
 def test_a_run_that_has_trained_all_is_over() -> None:
     policy, _, ledger = first_leg(SETTING)
-    left = replayed(SETTING.policy(), ledger.entries)
+    left = replay(SETTING.policy(), ledger.entries)
     with pytest.raises(UsageError, match="has ended, and its strategy has trained everything"):
         further_limits(SETTING.job(), policy, left, Further("+1h", None), policy.now)
 

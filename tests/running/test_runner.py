@@ -141,7 +141,7 @@ def test_workers_know_how_often_spot_is_lost(tmp_path: Path, market: Any, losses
     job = SETTING.job(MIXED)
     one = replace(SETTING.offer, market=market, interruptions_per_hour=losses)
     rented = replace(job, rentables=(replace(job.rentables[0], offer=one),), standins=())
-    made = running.runner_of(rented, tmp_path, cast("Any", SimpleNamespace()), Variables())
+    made = running.make_runner(rented, tmp_path, cast("Any", SimpleNamespace()), Variables())
     assert made._training().losses_per_hour == losses
 
 

@@ -13,7 +13,7 @@ from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.pacing import SCALE_VARIABLE, core_factor
 from cloudtune.planning.assumed import assumed_epoch_seconds
-from cloudtune.planning.problem import catalog_of
+from cloudtune.planning.problem import load_catalog
 from cloudtune.profiles.store import read
 from cloudtune.running import dry_run, measuring
 from cloudtune.running.dry_run import try_script
@@ -120,13 +120,13 @@ def test_an_epoch_is_assumed_to_fit_the_limits(
     home: Path, limits: dict[str, str], seconds: float
 ) -> None:
     experiment = unmeasured(home, limits=limits)
-    offers = catalog_of(experiment).offers
+    offers = load_catalog(experiment).offers
     assert assumed_epoch_seconds(experiment, offers) == pytest.approx(seconds)
 
 
 def test_a_small_budget_is_assumed_to_pay_for_some_trainings(home: Path) -> None:
     experiment = unmeasured(home, limits={"deadline": "24h", "budget": "$3"})
-    offers = catalog_of(experiment).offers
+    offers = load_catalog(experiment).offers
     seconds = assumed_epoch_seconds(experiment, offers)
     assert seconds < 24 * 3600 / 6 / 16
     twice = unmeasured(home, limits={"deadline": "24h", "budget": "$6"})

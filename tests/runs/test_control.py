@@ -21,7 +21,7 @@ def test_a_run_has_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(UsageError, match=f"is driven by process {os.getpid()}; only a run"):
             second.__enter__()
     assert not control.is_driven(tmp_path)
-    assert control.place_of(tmp_path) == ("emulated", "us-east-1")
+    assert control.read_place(tmp_path) == ("emulated", "us-east-1")
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", '{"pid": 0, "created": 1}'])
@@ -29,7 +29,7 @@ def test_a_damaged_record_hides_no_driver(tmp_path: Path, text: str) -> None:
     with control.driving(tmp_path, WHERE):
         (tmp_path / control.CONTROLLER).write_text(text)
         assert control.is_driven(tmp_path)
-        assert control.place_of(tmp_path) == ("", "")
+        assert control.read_place(tmp_path) == ("", "")
     assert not control.is_driven(tmp_path)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from cloudtune.api.experiments import load_experiment
-from cloudtune.engine.ledger import FileLedger, entry_of, read_entries
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.ledger import FileLedger, parse_entry, read_entries
+from cloudtune.engine.resume import replay
 from cloudtune.errors import CloudtuneError
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of, load_plan, plan_bytes
+from cloudtune.planning.plan_file import load_plan, make_job, plan_bytes
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.report import cloud_records, load
@@ -84,7 +84,7 @@ def test_a_damaged_ledger_is_reported_in_a_line_or_read(lines: list[str], tmp_pa
         path.write_bytes(mutant(lines, random.Random(seed)))
         try:
             load(tmp_path)
-            replayed(job_of_ledger(path).policy(), read_entries(path))
+            replay(job_of_ledger(path).policy(), read_entries(path))
         except CloudtuneError as error:
             result.append(str(error))
     assert [text for text in result if len(text.splitlines()) > 1 or "ledger" not in text] == []
@@ -95,7 +95,7 @@ def test_another_winner_by_a_changed_bit_is_noticed(lines: list[str], tmp_path: 
     path = tmp_path / "ledger.jsonl"
     ledger = FileLedger(path, json.loads(lines[0]))
     for line in lines[1:]:
-        entry = entry_of(line, path, 0)
+        entry = parse_entry(line, path, 0)
         ledger.append(entry.event, entry.commands)
     ledger.close()
     before = load(tmp_path).policy.best
@@ -166,7 +166,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, An
     write(folder / "profile.json", [profile({1.0: 9.0, 2.0: 5.0}, spread=0.1)])
     limits = {"deadline": "400s", "budget": "$8"}
     planned = make_plan(problem(trials=3, limits=limits, directory=folder), LIMITS)
-    plan = plan_bytes(job_of(planned, 0.0, paced=False)).decode()
+    plan = plan_bytes(make_job(planned, 0.0, paced=False)).decode()
     plan = plan.replace(RENTABLE.profile.script_hash, script_hash(folder / "train.py"))
     return {
         "experiment.yaml": (EXPERIMENT, lambda path: load_experiment(path, {})),

@@ -10,7 +10,7 @@ from rich.console import Console
 from cloudtune.display.live.panel import RunPanel
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.run_screen import RunScreen
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.commands import Command, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, Event, NodeLost
 from cloudtune.model.plans import Limits
@@ -41,7 +41,7 @@ def test_a_run_keeps_its_limits_and_is_decided_equally(name: str) -> None:
     again = Job.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
     entries, policy = list(report.entries), again.policy()
-    replayed(policy, entries)
+    replay(policy, entries)
     assert policy.ended
 
 

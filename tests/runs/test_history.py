@@ -17,11 +17,11 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Trial
 from cloudtune.planning import make
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.profiles.store import write
 from cloudtune.runs import history
-from cloudtune.runs.job import Job, sampler_of
+from cloudtune.runs.job import Job, make_sampler
 from tests.bench import Done, called, script_profile
 
 Command = Callable[..., Done]
@@ -85,8 +85,8 @@ class Place:
     def job(self, script: str = "train", **fields: object) -> Job:
         wanted = load_experiment(self.experiment(**fields), {})
         profiles = stored_profiles(wanted, str(self.folder / f"{script}.json"))
-        planned = make.make_plan(problem_of(wanted, profiles), Limits(7200.0, 40.0), runs=1)
-        return job_of(planned, 1e9, paced=False)
+        planned = make.make_plan(build_problem(wanted, profiles), Limits(7200.0, 40.0), runs=1)
+        return make_job(planned, 1e9, paced=False)
 
     def ran(
         self,
@@ -151,7 +151,7 @@ def test_a_run_like_another_begins_with_its_best(place: Place) -> None:
     like = load_experiment(place.experiment(strategy="best"), {"like": "first"})
     assert plain.initial == ()
     assert [math.log10(config["lr"]) for config in like.initial] == pytest.approx([-2] * 5, abs=0.6)
-    begun = sampler_of(like)
+    begun = make_sampler(like)
     asked = [trial.config for _ in range(5) if (trial := begun.ask()) is not None]
     assert asked == list(like.first_configs)
 
@@ -241,15 +241,15 @@ def test_runs_lists_what_there_is(place: Place, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_record_follows_its_ledger(place: Place) -> None:
     folder = place.ran("first-run")
-    before = history.recorded(folder)
+    before = history.load_record(folder)
     assert (folder / history.RECORD).exists()
     ledger = folder / "ledger.jsonl"
     lines = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(lines[: len(lines) // 2]))
-    after = history.recorded(folder)
+    after = history.load_record(folder)
     assert after.ended is None
     assert len(after.trials) <= len(before.trials)
     (folder / history.RECORD).write_text("{")
-    assert history.recorded(folder) == after
-    [listed] = history.listed()
+    assert history.load_record(folder) == after
+    [listed] = history.list_runs()
     assert (listed.state, listed.why) == ("died", "it has not ended")

@@ -11,14 +11,14 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.plans import Limits
 from cloudtune.planning import make
-from cloudtune.planning.plan_file import job_of, load_plan, save_plan
-from cloudtune.planning.problem import problem_of, stored_profiles
+from cloudtune.planning.plan_file import load_plan, make_job, save_plan
+from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.profiles import store
 from cloudtune.running import dry_run
 from cloudtune.running.reporter import Reporter
 from cloudtune.running.resume import resume_job
 from cloudtune.runs import home, identity
-from cloudtune.runs.identity import identity_of
+from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job, job_of_ledger
 from tests.bench import Done, called, script_profile
 
@@ -61,7 +61,7 @@ class Place:
 
     def measured(self, path: Path) -> None:
         """Keep a profile as a measurement of the experiment does."""
-        now = identity_of(load_experiment(path, {}))
+        now = identify(load_experiment(path, {}))
         known = replace(script_profile(self.folder / "train.py"), identity=now)
         store.keep(home.home() / "profiles", known)
 
@@ -137,7 +137,7 @@ def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> N
     store.keep(home.home() / "profiles", script_profile(place.folder / "train.py"))
     place.plan(path).succeeded()
     wanted = load_experiment(path, {})
-    [note] = problem_of(wanted, stored_profiles(wanted)).notes
+    [note] = build_problem(wanted, stored_profiles(wanted)).notes
     assert note == "g4dn.12xlarge: measured by an earlier cloudtune; only the script was compared"
     (place.folder / "train.py").write_text("def train(config):\n    return 1\n")
     assert "never measured" in place.plan(path).out
@@ -147,7 +147,7 @@ def planned(place: Place) -> make.Planned:
     path = place.experiment()
     place.measured(path)
     wanted: Experiment = load_experiment(path, {})
-    problem = problem_of(wanted, stored_profiles(wanted))
+    problem = build_problem(wanted, stored_profiles(wanted))
     return make.make_plan(problem, Limits(7200.0))
 
 
@@ -169,7 +169,7 @@ def test_a_changed_script_resumes_only_where_that_is_said(
 ) -> None:
     folder = home.runs() / "small-1"
     folder.mkdir(parents=True)
-    job: Job = replace(job_of(planned(place), 1e9, paced=False), run="small-1")
+    job: Job = replace(make_job(planned(place), 1e9, paced=False), run="small-1")
     FileLedger(folder / home.LEDGER, job.to_json()).close()
     assert job_of_ledger(folder / home.LEDGER).identity == job.identity
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cloudtune import Experiment
-from cloudtune.runs.job import Job, sampler_of, trials
+from cloudtune.runs.job import Job, make_sampler, trials
 from cloudtune.strategies.samplers.sampler import SAMPLERS
 from tests.bench import Bench
 from tests.builders.experiments import FIELDS
@@ -25,7 +25,7 @@ def experiment(**fields: Any) -> Experiment:
 @pytest.mark.parametrize("strategy", ["sha", "asha", "best", "hyperband", "pbt", "random"])
 def test_they_are_the_first_trials_of_every_strategy(strategy: str) -> None:
     asked = experiment(initial=[{"lr": 0.5}, {"lr": 0.25, "n": 3}], strategy=strategy, trials=12)
-    sampler = sampler_of(asked)
+    sampler = make_sampler(asked)
     begun = [trial for _ in range(12) if (trial := sampler.ask()) is not None]
     assert [trial.config["lr"] for trial in begun[:2]] == [0.5, 0.25]
     assert begun[1].config["n"] == 3
@@ -39,7 +39,7 @@ def test_they_come_first_from_every_sampler_and_the_others_follow(kind: str) -> 
     strategy = {"name": "asha", "sampler": kind}
     space = {"lr": SPACE["lr"]}
     asked = experiment(initial=[{"lr": 0.5}], strategy=strategy, search=space, trials=6)
-    sampler = sampler_of(asked)
+    sampler = make_sampler(asked)
     begun = [trial.config["lr"] for _ in range(6) if (trial := sampler.ask()) is not None]
     assert begun[0] == 0.5
     assert len(begun) == len(set(begun)) == 6
@@ -64,7 +64,7 @@ def test_a_branch_is_that_of_the_values_that_are_named() -> None:
 def test_a_grid_is_gone_through_without_them() -> None:
     space = {"a": {"grid": [1, 2]}, "b": {"grid": [True, False]}}
     asked = experiment(search=space, initial=[{"a": 2, "b": False}], strategy="grid")
-    sampler = sampler_of(asked)
+    sampler = make_sampler(asked)
     begun = [trial.config for _ in range(5) if (trial := sampler.ask()) is not None]
     values = [tuple(config.values()) for config in begun]
     assert values == [(2, False), (1, True), (2, True), (1, False)]

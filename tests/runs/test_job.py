@@ -12,9 +12,9 @@ from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Measurement
 from cloudtune.model.trial import EndReason
 from cloudtune.planning import make
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from cloudtune.policy.base import TrialRules, drain_seconds
-from cloudtune.runs.job import Job, policy_of, rules_of, trials
+from cloudtune.runs.job import Job, make_policy, read_rules, trials
 from tests.builders import LINEAR, Setting, offer, play, profile
 
 SETTING = Setting(8, 1, 8, 2, limits=Limits(deadline=900.0, budget=12.5), seed=3)
@@ -68,10 +68,10 @@ def test_a_boot_may_take_twice_the_measured_time() -> None:
 
 def test_a_trial_s_rules_are_the_experiment_s() -> None:
     job = SETTING.job()
-    assert rules_of(job.experiment) == TrialRules(10.0, 600.0, max_failures=3)
+    assert read_rules(job.experiment) == TrialRules(10.0, 600.0, max_failures=3)
     asked = {"sync": "required", "stall": {"factor": 3, "least": "1m"}, "max_failures": 5}
     experiment = Experiment(**{**dict(job.experiment), "trial": asked})
-    assert rules_of(experiment) == TrialRules(3.0, 60.0, sync_required=True, max_failures=5)
+    assert read_rules(experiment) == TrialRules(3.0, 60.0, sync_required=True, max_failures=5)
     assert Experiment.from_json(experiment.to_json()) == experiment
 
 
@@ -86,13 +86,13 @@ def test_no_plan_too_wide(gpus: dict[str, int], widths: tuple[float, ...], strat
     changed = {"trial": {"gpus": gpus}, "cloud": cloud, "strategy": strategy, "trials": 4}
     experiment = Experiment(**{**base, **changed})
     measured = profile({1.0: 8.0, 2.0: 4.1}, name="g7.12xlarge")
-    problem = problem_of(experiment, [measured])
+    problem = build_problem(experiment, [measured])
     assert {rentable.profile.widths for rentable in problem.rentables} == {widths}
     planned = make.make_plan(problem, Limits(), runs=4)
     staged = planned.plan.staged
     for stage in () if staged is None else staged.stages:
         assert {group.width for group in stage.groups} <= set(widths)
-    policy = policy_of(experiment, problem.rentables, Limits(deadline=900.0), staged)
+    policy = make_policy(experiment, problem.rentables, Limits(deadline=900.0), staged)
     world = SimWorld(problem.rentables, "score", synthetic_metric("max", 0))
     ledger = MemoryLedger()
     run(policy, world, ledger)
@@ -104,7 +104,7 @@ def test_a_profile_that_lacks_a_trials_width_is_refused() -> None:
     base = dict(SETTING.job().experiment)
     cloud = {"instances": ["g7.12xlarge"], "max_instances": 2}
     experiment = Experiment(**{**base, "cloud": cloud, "trial": {"gpus": {"min": 2}}})
-    problem = problem_of(experiment, [profile({1.0: 8.0}, name="g7.12xlarge")])
+    problem = build_problem(experiment, [profile({1.0: 8.0}, name="g7.12xlarge")])
     with pytest.raises(
         UsageError, match=r"g7\.12xlarge: measured at 1 GPUs, and trial\.gpus allows"
     ):

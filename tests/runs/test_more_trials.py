@@ -6,7 +6,7 @@ from cloudtune.display.report_screen import show_report
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Grid, Uniform
@@ -21,7 +21,7 @@ from cloudtune.policy.planned.remaining_work import Rest
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running.resume import Further, further_limits, try_more
 from cloudtune.runs.figures import legs
-from cloudtune.runs.job import policy_of, sampler_of
+from cloudtune.runs.job import make_policy, make_sampler
 from cloudtune.runs.report import build, to_json
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders.runs import Setting
@@ -83,7 +83,7 @@ def test_newcomers_are_tried_and_the_best_wins(by: str, share: float | None) -> 
     assert best.metric == max(reached)
     assert max(t.epoch for t in policy.trials.values()) == setting.max_epochs
     # Whoever reads the record decides the same.
-    assert replayed(made(setting), ledger.entries).ended
+    assert replay(made(setting), ledger.entries).ended
     assert [leg.event.trials for leg in read(ledger.entries).legs] == [MORE]
 
 
@@ -149,7 +149,7 @@ def test_a_run_stopped_during_catching_up_takes_other_trials() -> None:
     ended.append(policy.ending)
     assert ended == [EndReason.INTERRUPTED, EndReason.DONE]
     assert len(policy.trials) == setting.trials + 5
-    assert replayed(made(setting), ledger.entries).ended
+    assert replay(made(setting), ledger.entries).ended
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[s
 
 def test_an_experiments_own_draws_go_on_and_a_grid_ends() -> None:
     wanted = SETTING.job().experiment
-    few = sampler_of(wanted)
-    many = sampler_of(wanted.model_copy(update={"trials": 10}))
+    few = make_sampler(wanted)
+    many = make_sampler(wanted.model_copy(update={"trials": 10}))
     begun = [few.ask() for _ in range(7)]
     assert begun[6] is None
     assert few.more(4) == 4
@@ -196,7 +196,7 @@ def refused(strategy: str, more: int, limits: Limits) -> str:
     data |= {"strategy": {"name": strategy}, "search": {"x": {"grid": [0, 1, 2, 3, 4, 5, 6]}}}
     wanted = type(job.experiment).from_json(data)
     plan = None if strategy in AS_IT_GOES or strategy == "pbt" else SETTING.plan()
-    tried = policy_of(wanted, SETTING.rentables, Limits(deadline=3000.0), plan)
+    tried = make_policy(wanted, SETTING.rentables, Limits(deadline=3000.0), plan)
     tried.handle(first_event(0.0, begun=False))
     tried.handle(Interrupted(1.0))
     for rented in list(tried.fleet.alive()):
@@ -226,7 +226,7 @@ def test_more_trials_are_written_with_their_sign(written: str | int) -> None:
 
 def test_a_finished_run_goes_on_with_more_trials() -> None:
     policy, _, ledger = first_leg(SETTING.but(by="asha"), None)
-    left, job = replayed(made(SETTING.but(by="asha")), ledger.entries), SETTING.job()
+    left, job = replay(made(SETTING.but(by="asha")), ledger.entries), SETTING.job()
     with pytest.raises(UsageError, match=r"--trials \+8 tries more"):
         further_limits(job, policy, left, Further("+1h"), policy.now)
     result = further_limits(job, policy, left, Further("+1h", None, "+16"), policy.now)

@@ -72,7 +72,7 @@ def test_trials_that_changed_their_width_lost_no_epoch() -> None:
 def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
     """Of a simulated run nothing is said: nothing was trained."""
     result = report()
-    assert result.timeline.synced() == {}
+    assert result.timeline.sync_counts() == {}
     wide = {
         c.session
         for entry in result.entries
@@ -85,7 +85,7 @@ def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
         else entry
         for entry in result.entries
     )
-    synced = build(SETTING.job(PLAN), entries).timeline.synced()
+    synced = build(SETTING.job(PLAN), entries).timeline.sync_counts()
     assert sorted(synced.values()) == [(4, 4), (4, 4), (4, 4), (16, 16)]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from cloudtune import clock
 from cloudtune.engine.ledger import read_entries
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
 from cloudtune.planning import forecasting
 from cloudtune.profiles.store import read, script_hash, write
@@ -40,7 +40,7 @@ def _none_is_asked(no_aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def slow(profile: ScalingProfile) -> ScalingProfile:
     """Return a world in which epochs take 1.3 times as long, and boots 80 s instead of 40."""
-    return replace(profile.slowed(1.3), boot=Measurement(80.0, 2.0, 3), error=0.0)
+    return replace(profile.slow_down(1.3), boot=Measurement(80.0, 2.0, 3), error=0.0)
 
 
 def planned(place: Place, *options: object, profile: str = "train.json", **fields: Any) -> Any:
@@ -173,14 +173,14 @@ def test_resume_and_replay_need_no_earlier_run(place: Place) -> None:
     assert [seen.run for profile in job.profiles for seen in profile.seen] == ["first-run"]
     assert job.profiles[0].epoch == result.epoch
     entries = list(read_entries(second / "ledger.jsonl"))
-    replayed(job.policy(), entries)
+    replay(job.policy(), entries)
     text = json.loads(place("report", "second-run", "-o", "json").out)["provenance"]["text"]
     assert "seen in first-run 2 days ago" in text
 
 
 def test_records_of_an_earlier_version_are_made_again(place: Place) -> None:
     folder = first(place)
-    new = history.recorded(folder)
+    new = history.load_record(folder)
     path = folder / history.RECORD
     data = json.loads(path.read_text())
     for item in data["trials"]:
@@ -188,7 +188,7 @@ def test_records_of_an_earlier_version_are_made_again(place: Place) -> None:
     for name in ("delays", "cloud", "paced"):
         del data[name]
     path.write_text(json.dumps({**data, "cloudtune_record": 1}))
-    assert history.recorded(folder) == new
+    assert history.load_record(folder) == new
     assert new.delays
 
 

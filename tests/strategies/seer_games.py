@@ -20,7 +20,7 @@ def own(trials: int = 12, price: float = 36.0, slower: float = 1.0, **changes: o
     made = Setting(trials, 1, 27, 3, by="seer").but(**changes)
     made = made.but(offer=replace(made.offer, usd_per_hour=price))
     real = (
-        replace(rentable, profile=rentable.profile.slowed(slower)) for rentable in made.rentables
+        replace(rentable, profile=rentable.profile.slow_down(slower)) for rentable in made.rentables
     )
     return made if slower == 1.0 else made.but(real=tuple(real))
 

@@ -10,7 +10,7 @@ from cloudtune.model.commands import Command, StartTrial
 from cloudtune.model.events import Event
 from cloudtune.model.progress import OVER
 from cloudtune.model.trial import EndReason, Trial
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import make_policy
 from cloudtune.strategies.base import Sampler, Strategy
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.samplers.axes import allows
@@ -152,7 +152,7 @@ def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
         strategy=strategy,
     )
     game = Setting(12, offer=offer(8), max_instances=1)
-    policy = policy_of(experiment, game.rentables, game.limits)
+    policy = make_policy(experiment, game.rentables, game.limits)
     ledger = MemoryLedger()
     world = SimWorld(
         game.rentables, "score", lambda config, _epoch: -gap(Trial("", {"x": config["lr"]})), 0

@@ -18,7 +18,7 @@ from cloudtune.model.events import EpochDone, Event, LaunchFailed, TrialFailed
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Measurement
 from cloudtune.running.problems import load_problem
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import make_policy
 from cloudtune.strategies.fleets import SpendingFleet
 from tests.builders.searches import search_for
 from tests.flapping import flaps
@@ -123,7 +123,7 @@ def race(
     real = [
         replace(
             _measured(rentable),
-            profile=_measured(rentable).profile.slowed(
+            profile=_measured(rentable).profile.slow_down(
                 slower.get(rentable.offer.instance_type.name, 1.0)
             ),
         )
@@ -138,7 +138,7 @@ def race(
         trace = PoolTrace(name, (0.0, until), (0, UNLIMITED), 1e9)
         pools = {(name, asked.cloud.market, ""): trace}
     limits = Limits(asked.limits.deadline, asked.limits.budget)
-    policy = policy_of(asked, rentables, limits, heartbeat=False)
+    policy = make_policy(asked, rentables, limits, heartbeat=False)
     world = SimWorld(real, "score", synthetic_metric("max", seed), seed, pools=pools)
     ledger = MemoryLedger()
     run(policy, world if saves else _Unsaved(world), ledger)
@@ -260,7 +260,7 @@ def test_a_script_that_was_measured_starts_on_its_whole_fleet(folder: Path) -> N
 def test_a_script_that_fails_at_once_costs_one_instance(folder: Path) -> None:
     asked = experiment("4h", "$40")
     rentables = load_problem(asked, None).rentables
-    policy = policy_of(asked, rentables, Limits(4 * 3600.0, 40.0), heartbeat=False)
+    policy = make_policy(asked, rentables, Limits(4 * 3600.0, 40.0), heartbeat=False)
     world = SimWorld(rentables, "score", synthetic_metric("max", 1), 1)
     ledger = MemoryLedger()
     run(policy, _Failing(world), ledger)
@@ -295,7 +295,7 @@ def _at_once(raced: Raced) -> list[int]:
 def test_a_scout_that_the_cloud_refuses_doesnt_hold_the_run_up(folder: Path) -> None:
     asked = experiment("4h", "$40")
     rentables = load_problem(asked, None).rentables
-    policy = policy_of(asked, rentables, Limits(4 * 3600.0, 40.0), heartbeat=False)
+    policy = make_policy(asked, rentables, Limits(4 * 3600.0, 40.0), heartbeat=False)
     world = _Refusing(SimWorld([_measured(r) for r in rentables], "score", _metric, 1))
     ledger = MemoryLedger()
     run(policy, world, ledger)

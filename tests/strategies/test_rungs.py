@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cloudtune.model.progress import OVER, TrialProgress
 from cloudtune.model.trial import Trial, TrialId, rank_key
 from cloudtune.strategies.base import Task
-from cloudtune.strategies.rungs import NewTrials, Standing, capped
+from cloudtune.strategies.rungs import NewTrials, Standing, cap_epoch
 from tests.builders import Given
 
 # Few values, so that many are equal; what is over is so for good.
@@ -39,8 +39,8 @@ def test_those_ahead_are_those_a_sort_puts_first(steps: list[tuple[int, float | 
             (n for n in best if trials[n].status not in OVER),
             key=lambda n: (rank_key("max", best[n]), -trials[n].epoch, n),
         )
-        assert next(standing.ranked(trials), None) == next(iter(ahead), None)
-        assert list(standing.ranked(trials)) == ahead
+        assert next(standing.rank(trials), None) == next(iter(ahead), None)
+        assert list(standing.rank(trials)) == ahead
         assert len(standing) == len(best)
         assert [n in standing for n in trials] == [n in best for n in trials]
         assert all(standing.best(n) == value for n, value in best.items())
@@ -73,6 +73,6 @@ def test_trials_are_asked_for_until_they_begin(steps: list[tuple[int, int, set[i
         wanted = plain.peek(view.trials, count)
         assert new.peek(view, count) == wanted
         tasks = new.tasks(view, count, until)
-        assert tasks == tuple(Task(trial, capped(trial, until)) for trial in wanted)
+        assert tasks == tuple(Task(trial, cap_epoch(trial, until)) for trial in wanted)
         view.trials.update({wanted[n].id: None for n in sorted(begin) if n < len(wanted)})
         assert new.dry(view) == (not plain.peek(view.trials, 1))

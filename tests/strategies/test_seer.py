@@ -193,7 +193,7 @@ def drawn(seed: int, slower: float = 1.0) -> Setting:
     """
     luck, brakes = random.Random(seed), Brakes()
     known = profile(luck.choice([LINEAR, SUBLINEAR, NODE_BOUNDARY, FLAT]))
-    world, late = known.slowed(slower), brakes.tick + brakes.drain
+    world, late = known.slow_down(slower), brakes.tick + brakes.drain
     ways = []
     for width, epoch in world.epoch.items():
         boxes = math.ceil(width / 4)

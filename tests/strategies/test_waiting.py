@@ -16,7 +16,7 @@ from cloudtune.model.catalog import PoolName, SpotBehaviour
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
 from cloudtune.running.problems import load_problem
-from cloudtune.runs.job import policy_of
+from cloudtune.runs.job import make_policy
 from cloudtune.strategies.fleets import SpendingFleet
 from cloudtune.strategies.waiting import outage_left
 from tests.builders.searches import search_for
@@ -90,7 +90,7 @@ def play(
     real = []
     for rentable in rentables:
         profile = replace(rentable.profile, error=0.0, gpu_error=0.0)
-        profile = profile.slowed(slower.get(rentable.offer.instance_type.name, 1.0))
+        profile = profile.slow_down(slower.get(rentable.offer.instance_type.name, 1.0))
         offer = replace(rentable.offer, interruptions_per_hour=0.0)
         real.append(replace(rentable, offer=offer, profile=profile, behaviours=()))
     pools: dict[PoolName, PoolTrace] = {
@@ -98,7 +98,7 @@ def play(
         for name, (begin, end) in away.items()
     }
     limits = Limits(asked.limits.deadline, asked.limits.budget)
-    policy = policy_of(asked, rentables, limits, heartbeat=False, checked=False, learns=False)
+    policy = make_policy(asked, rentables, limits, heartbeat=False, checked=False, learns=False)
     ledger = MemoryLedger()
     run(policy, SimWorld(real, "score", synthetic_metric("max", 1), 1, pools=pools), ledger)
     assert policy.ended

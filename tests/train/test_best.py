@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cloudtune.train import best, saved_files
-from cloudtune.train.best import keep_best, note_of
+from cloudtune.train.best import keep_best, read_note
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.saved_files import copy_file
 from cloudtune.train.storage import CheckpointError, StorageError, delete
@@ -99,7 +99,7 @@ def test_a_kill_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nu
             pass
         else:
             assert number >= 5, "three files, two renames"
-    note = note_of(f"{store}/best")
+    note = read_note(f"{store}/best")
     if note is None:
         assert not Path(store, "best").exists(), "none at all"
     else:
@@ -113,7 +113,7 @@ def test_a_file_that_looks_unchanged_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a resume by the same node's workers trusts isn't enough for what is delivered."""
-    monkeypatch.setattr(saved_files, "stamp_of", lambda _path: "of this agent")
+    monkeypatch.setattr(saved_files, "file_stamp", lambda _path: "of this agent")
     source = tmp_path / "made"
     source.mkdir()
     (source / "state.pt").write_text("first")
@@ -136,7 +136,7 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
     state.write_text("other")
     with pytest.raises(CheckpointError, match=r"state\.pt of the checkpoint .* is corrupt"):
         keep_best(store, second, ABOUT)
-    assert (note_of(f"{store}/best") or {})["epoch"] == 3
+    assert (read_note(f"{store}/best") or {})["epoch"] == 3
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -156,6 +156,6 @@ def test_a_script_that_saves_under_the_notes_name_learns_it(tmp_path: Path) -> N
 def test_without_its_note_it_is_not_whole(tmp_path: Path) -> None:
     path = keep_best(str(tmp_path / "store"), saved(tmp_path), ABOUT)
     Path(path, best.NOTE).unlink()
-    assert note_of(path) is None
+    assert read_note(path) is None
     Path(path, best.NOTE).write_text("[]")
-    assert note_of(path) is None
+    assert read_note(path) is None

@@ -234,7 +234,7 @@ def test_a_broken_prune_leaves_latest_and_best(store: CheckpointStore, tmp_path:
         store.save("t", epoch, {"acc": value}, source)
     for at in range(1, 7):  # two folders go, of three entries each
         broken_off(store, at, lambda: store.prune("t", "acc", "max"))
-        assert {2, 4} <= set(store._saved("t"))
+        assert {2, 4} <= set(store._list_checkpoints("t"))
 
 
 def test_corruption_is_named(store: CheckpointStore, tmp_path: Path) -> None:
@@ -481,7 +481,9 @@ def test_an_old_checkpoint_that_can_not_be_deleted_harms_none(tmp_path: Path) ->
     assert store.save("t1", 3, {}, source) == paths[-1]
     store._fs = store._fs.real
     store.prune("t1", "acc", "max")
-    assert list(store.saved("t1")) == paths[-1:] or list(store.saved("t1")) == [paths[0], paths[-1]]
+    assert list(store.list_checkpoints("t1")) == paths[-1:] or list(
+        store.list_checkpoints("t1")
+    ) == [paths[0], paths[-1]]
 
 
 def saved(store: CheckpointStore, epochs: int) -> list[str]:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cloudtune.errors import UsageError
-from cloudtune.infra.node.worker import failure_of
+from cloudtune.infra.node.worker import describe_failure
 from cloudtune.model.events import EpochReport
-from cloudtune.model.trial import nested
-from cloudtune.script.command import words_of
+from cloudtune.model.trial import nest
+from cloudtune.script.command import split_words
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import CommandFailedError, CommandRun, Post, command_run
@@ -94,14 +94,16 @@ class Trial:
             losses_per_hour=0.0,
             progress=self.progress,
             config=self.config,
-            nested=nested(self.config),
+            nested=nest(self.config),
             name=f"a.{self.attempt}",
             code=self.folder / "code",
             log=log,
             met=self.met,
         )
         every = self.progress.every
-        program = Program(self.command, words_of(self.command), int(last * every), **self.program)
+        program = Program(
+            self.command, split_words(self.command), int(last * every), **self.program
+        )
 
         def keep_report(report: EpochReport) -> None:
             self.reports.append(report)
@@ -224,7 +226,7 @@ def test_a_crash_shows_its_code_and_last_lines(tmp_path: Path) -> None:
     it = trial(tmp_path, script, "python main.py", program={"file": "m"})
     with pytest.raises(CommandFailedError) as caught:
         it.run()
-    failure = failure_of(caught.value, 1)
+    failure = describe_failure(caught.value, 1)
     assert failure.error == (
         "`python main.py` exited with code 1: ValueError: CUDA out of memory, sort of"
     )
@@ -380,7 +382,7 @@ def test_a_pattern_that_finds_nothing_ends_a_trial(tmp_path: Path) -> None:
     it = trial(tmp_path, PRINTS, "python main.py", program={"printed": pattern})
     with pytest.raises(CommandFailedError) as caught:
         it.run(last=60)
-    failure = failure_of(caught.value, 1)
+    failure = describe_failure(caught.value, 1)
     assert failure.error == (
         "`python main.py` has trained epochs without a report; no line of what it printed has "
         f"accuracy; mend reports.printed, {pattern!r}"
@@ -515,7 +517,7 @@ def test_no_gradients_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     why = r"in epoch 1 its 2 workers took \d+ steps of the optimizer, and exchanged gradients"
     with pytest.raises(NotOneModelError, match=why) as error:
         it.run(until=2, last=2)
-    assert failure_of(error.value, 2).unsynced
+    assert describe_failure(error.value, 2).unsynced
     assert it.reports == []
 
 
@@ -655,7 +657,7 @@ for epoch in range(3):
 def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:
     command = """sh -c 'rm -r "$PWD"; cat main.py'"""
     run = command_run(
-        Program(command, words_of(command), 1),
+        Program(command, split_words(command), 1),
         Post(
             place_of(max_epoch=1, rank=1, local_rank=1, world_size=2),
             *("", 0.0, Progress(), {}, {}, "a.8", tmp_path, tmp_path / "log"),

@@ -14,8 +14,8 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import Parallel
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import job_of
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.plan_file import make_job
+from cloudtune.planning.problem import build_problem
 from cloudtune.runs.report import simulate
 from tests.builders import profile
 from tests.builders.experiments import small_experiment
@@ -211,7 +211,9 @@ def test_a_model_too_large_for_one_gpu_gets_two(node: Node, tmp_path: Path) -> N
         cloud={"provider": "local", "slots": 4},
     )
     measured = profile({1.0: 1.0, 2.0: 0.7, 4.0: 0.5}, name=this_machine(4).name)
-    job = job_of(make_plan(problem_of(experiment, [measured]), Limits(600.0)), 0.0, paced=False)
+    job = make_job(
+        make_plan(build_problem(experiment, [measured]), Limits(600.0)), 0.0, paced=False
+    )
     commands = [command for entry in simulate(job).entries for command in entry.commands]
     assert min(command.width for command in commands if isinstance(command, StartTrial)) == 2.0
 

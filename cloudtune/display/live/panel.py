@@ -85,7 +85,7 @@ class RunPanel:
     emulated: bool = False
     scale: Scale = EPOCHS
 
-    def drawn(self, at: float, width: int, height: int) -> RenderableType:
+    def draw(self, at: float, width: int, height: int) -> RenderableType:
         """Return the panel at run second `at` for that many columns and lines (`LEAST_LINES` on).
 
         A quarter of the lines, at least six, stay free for events.
@@ -187,7 +187,7 @@ class RunPanel:
         spread = None if self.forecast is None else self.forecast.dollars
         outlook = self._outlook(planned, spread, before)
         limit = None if budget is None else budget + before
-        return Bar(billed(policy, at) + before, limit, outlook)
+        return Bar(billed_dollars(policy, at) + before, limit, outlook)
 
     def _outlook(self, planned: float, spread: Spread | None, begin: float) -> _Outlook | None:
         """Return the outlook: `planned` by the present plan, or else by the forecast.
@@ -245,7 +245,7 @@ class RunPanel:
         return rows
 
 
-def billed(policy: RunPolicy, at: float) -> float:
+def billed_dollars(policy: RunPolicy, at: float) -> float:
     """Return the dollars billed so far, without requested instances (the policy counts them)."""
     asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
     spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)

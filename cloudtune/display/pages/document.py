@@ -40,7 +40,7 @@ class PageSection:
     wide: bool = True
 
 
-def check_installed() -> None:
+def require_plotly() -> None:
     """Check that the chart library is installed, without loading it.
 
     Raises:
@@ -55,7 +55,7 @@ def library() -> str:
     Raises:
         UsageError: plotly isn't installed.
     """
-    check_installed()
+    require_plotly()
     from plotly.offline import get_plotlyjs  # noqa: PLC0415  an extra, and not for every command
 
     return str(get_plotlyjs())
@@ -112,8 +112,8 @@ def content(
         "main": "\n".join(_sections(sections)),
         "figures": [
             {
-                "data": _rounded(figure.data),
-                "layout": _rounded(figure.layout),
+                "data": _round(figure.data),
+                "layout": _round(figure.layout),
                 "linked": figure.linked,
             }
             for figure in drawn
@@ -186,14 +186,14 @@ def strict_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     """Return data with visible digits only; numbers that aren't finite become null."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: _round(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
+        return [_round(item) for item in value]
     return value
 
 
@@ -232,7 +232,7 @@ def _cells(tag: str, sheet: Sheet, cells: Sequence[str]) -> str:
     return markup
 
 
-def folded(summary: str, inner: str) -> str:
+def fold(summary: str, inner: str) -> str:
     """Return markup that is shown when opened, and always printed."""
     return f"<details><summary>{escape(summary)}</summary>{inner}</details>"
 

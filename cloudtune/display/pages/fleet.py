@@ -32,7 +32,7 @@ def fleet(report: Report) -> Figure:
         hovermode="x unified",
         **drawn,
     )
-    traces = [*_gpus(report), _spend(report), *([] if plan is None else _planned(report, plan))]
+    traces = [*_gpus(report), _spend(report), *([] if plan is None else _plan_traces(report, plan))]
     planned = report.job.plan.estimate
     says = (
         f"At most {report.figures.instances:g} at once; {cost(report.dollars)} in "
@@ -59,13 +59,13 @@ def _gpus(report: Report) -> list[Trace]:
         for account in accounts
         for change in ((account.begin, account.offer.gpus), (account.end, -account.offer.gpus))
     )
-    busy = levels(change for account in accounts for change in _changes_of(account.busy))
+    busy = levels(change for account in accounts for change in _find_changes(account.busy))
     rented = _steps(report, "GPUs that bill", billing, color=figures.COLOURS[0])
     trains = _steps(report, "GPUs that train", busy, color=figures.COLOURS[2])
     return [rented, {**trains, "fill": "tozeroy", "fillcolor": "rgba(44,165,141,0.25)"}]
 
 
-def _changes_of(values: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def _find_changes(values: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
     before = 0.0
     for at, value in values:
         yield at, value - before
@@ -83,7 +83,7 @@ def _spend(report: Report) -> Trace:
     return figures.marks("spent", x, y, f"spent: {prefix}%{{y:.4g}}", **look)
 
 
-def _planned(report: Report, plan: Plan) -> list[Trace]:
+def _plan_traces(report: Report, plan: Plan) -> list[Trace]:
     """Return the plan before the run: GPUs, and dollars as they fall due by stage."""
     clock = TimeUnit.until(report.timeline.over_at)
     times, spent = figures.spent_by_stage(plan)

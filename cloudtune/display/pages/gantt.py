@@ -10,7 +10,7 @@ from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.accounting import InstanceAccount, Stretch, uses
 from cloudtune.engine.record.gpu_series import GpuRows
 from cloudtune.engine.record.timeline import SessionSpan
-from cloudtune.model.text import counted, gpus_text, machine_text, percent
+from cloudtune.model.text import count_noun, gpus_text, machine_text, percent
 from cloudtune.model.trial import Slice
 from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
@@ -102,7 +102,7 @@ def gpus(report: Report) -> Figure:
         **drawn,
     )
     busy = percent(report.accounting.busy_share)
-    says = f"{counted(len(accounts), 'instance')}; GPUs trained in {busy} of the time billed."
+    says = f"{count_noun(len(accounts), 'instance')}; GPUs trained in {busy} of the time billed."
     return Figure(_traces(report, bars), figure, says, linked=True)
 
 

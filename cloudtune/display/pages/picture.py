@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cloudtune.display.pages.figures import reach
 from cloudtune.display.pages.gantt import BOOT, IDLE, LOST, RETURN, START, WAIT, drawn_bars
 from cloudtune.display.pages.trials import FAILED, groups
-from cloudtune.model.text import counted, percent
+from cloudtune.model.text import count_noun, percent
 from cloudtune.model.units import format_dollars, format_seconds
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def draw(report: Report, theme: Theme = LIGHT) -> str:
     return _Picture(report, theme).svg()
 
 
-def _mixed(one: str, other: str, share: float) -> str:
+def _mix(one: str, other: str, share: float) -> str:
     """Return a colour that lies between two, at a share of the way."""
     pairs = zip(bytes.fromhex(one[1:]), bytes.fromhex(other[1:]), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
@@ -167,7 +167,7 @@ class _Picture:
         depth = max(1, sum(name != FAILED for name in grouped) - 1)
         legend = {}
         for number, (name, trials) in enumerate(grouped.items()):
-            colour = _mixed(theme.shallow, theme.deep, number / depth)
+            colour = _mix(theme.shallow, theme.deep, number / depth)
             if name == FAILED:
                 colour = theme.failed
             others = [trial.id for trial in trials if trial.id != self._winner]
@@ -220,8 +220,8 @@ class _Picture:
         of = [] if limits.deadline is None else [format_seconds(limits.deadline)]
         of += [] if limits.budget is None else [format_dollars(limits.budget)]
         parts = [
-            counted(len(report.policy.trials), "trial"),
-            counted(len(self._drawn[0]), "instance"),
+            count_noun(len(report.policy.trials), "trial"),
+            count_noun(len(self._drawn[0]), "instance"),
             f"GPUs busy {percent(report.accounting.busy_share)} of the time billed",
             *([f"limits {' and '.join(of)}"] if of else []),
         ]

@@ -9,7 +9,7 @@ from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.model.plans import Limits, Plan, RunPlan
 from cloudtune.model.text import (
     cost_format,
-    counted,
+    count_noun,
     fleet_text,
     gpus_text,
     group_text,
@@ -41,7 +41,7 @@ def _sections(proposal: Proposal) -> Iterator[PageSection]:
     below = table(alternatives_tables.front(proposal)) if proposal.front else ""
     yield PageSection(f"Cost against time, {basis}", front(proposal), below)
     if staged is not None:
-        below = table(plan_tables.stages_of(proposal))
+        below = table(plan_tables.stages_sheet(proposal))
         yield PageSection("Stages", stages(staged, proposal.limits), below)
     below = table(plan_tables.forecast(proposal)) + facts(plan_tables.certainty(proposal))
     yield PageSection("Forecast", forecast(proposal), below)
@@ -78,7 +78,7 @@ def front(proposal: Proposal) -> Figure:
     )
     caption = f"{_text(chosen)}."
     if proposal.front:  # a search has none
-        caption = f"{_text(chosen)}; {counted(len(proposal.front), 'plan')} on the front."
+        caption = f"{_text(chosen)}; {count_noun(len(proposal.front), 'plan')} on the front."
     return Figure(traces, figure, f"This plan: {caption}")
 
 
@@ -179,9 +179,8 @@ def stages(plan: Plan, limits: Limits) -> Figure:
             limits, clock, dollars="y2", ends=(end, spent[-1]), cost=cost_format(plan.offers)
         ),
     )
-    says = (
-        f"{counted(len(plan.stages), 'stage')}, at most {counted(plan.peak_instances, 'instance')}."
-    )
+    instances = count_noun(plan.peak_instances, "instance")
+    says = f"{count_noun(len(plan.stages), 'stage')}, at most {instances}."
     return Figure([*traces, bill], figure, says)
 
 
@@ -203,7 +202,7 @@ def _offer(plan: Plan, number: int, clock: TimeUnit) -> Trace:
         base.append(clock.of(stage.begin))
         y.append(low + group.instances / 2)
         height.append(group.instances)
-        trials = f"{counted(group.trials, 'trial')} at {gpus_text(group.width)}"
+        trials = f"{count_noun(group.trials, 'trial')} at {gpus_text(group.width)}"
         texts.append(f"{place}: {trials}")
         epochs = f"epochs {stage.stage.start_epoch + 1} to {stage.stage.end_epoch}"
         hover_texts.append(

@@ -14,7 +14,7 @@ from cloudtune.display.pages.document import (
     content,
     document,
     facts,
-    folded,
+    fold,
     paragraph,
     table,
 )
@@ -48,7 +48,7 @@ def live_content(report: Report) -> dict[str, Any]:
 
 
 def _parts(report: Report, *, live: bool) -> tuple[str, list[PageSection], dict[str, str]]:
-    followed = {t.id: _followed(report, t) for t in report.best_first()}
+    followed = {t.id: _trial_line(report, t) for t in report.best_first()}
     return facts(list(_facts(report, live=live))), list(_sections(report)), followed
 
 
@@ -111,7 +111,7 @@ def _facts(report: Report, *, live: bool) -> Iterator[Fact]:
         yield Fact("", report_screen.emulated_text(report.job))
 
 
-def _followed(report: Report, trial: TrialProgress) -> str:
+def _trial_line(report: Report, trial: TrialProgress) -> str:
     error = f"; failed: {trial.error}" if trial.error else ""
     config = report_screen.config_text(flat(trial.trial.config))
     value = "" if trial.metric is None else f", {report.metric} {trial.metric:.5g}"
@@ -141,13 +141,13 @@ def _sections(report: Report) -> Iterator[PageSection]:
     yield PageSection("Plan against actual", None, table(report_screen.planned_and_actual(report)))
     if report.policy.trials:
         yield PageSection(
-            "Trials", None, folded("All trials, the best first", table(_trials(report)))
+            "Trials", None, fold("All trials, the best first", table(_trials(report)))
         )
     file = io.StringIO()
     out = Console(file=file, width=_WIDTH, highlight=False, force_jupyter=False)
     report_screen.show_report(out, report)
     text = f"<pre>{escape(file.getvalue())}</pre>"
-    yield PageSection("The report as text", None, folded("cloudtune report", text))
+    yield PageSection("The report as text", None, fold("cloudtune report", text))
 
 
 def _trials(report: Report) -> Sheet:

@@ -13,7 +13,7 @@ from cloudtune.display.pages import figures
 from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
 from cloudtune.engine.record.timeline import EpochSpan
 from cloudtune.model.progress import TrialProgress
-from cloudtune.model.text import cost_format, counted, gpus_text
+from cloudtune.model.text import cost_format, count_noun, gpus_text
 from cloudtune.model.trial import better, flat
 from cloudtune.model.units import format_seconds
 from cloudtune.runs.report import Report
@@ -52,7 +52,7 @@ def groups(report: Report) -> dict[str, list[TrialProgress]]:
     return {**result, FAILED: failed} if failed else result
 
 
-def _drawn(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
+def _draw(report: Report) -> Iterator[tuple[str, Sequence[TrialProgress], dict[str, Any]]]:
     """Yield each group of trials, and its line style; the last ones lie above the others."""
     grouped = groups(report)
     many = len(report.policy.trials) > _MANY
@@ -127,7 +127,7 @@ def _curves(report: Report, place: Callable[[float], float], unit: str) -> list[
         return cache[seconds]
 
     traces = [
-        {**_curve(report, name, trials, at, unit), **look} for name, trials, look in _drawn(report)
+        {**_curve(report, name, trials, at, unit), **look} for name, trials, look in _draw(report)
     ]
     best = report.improvements
     so_far = figures.marks(
@@ -186,7 +186,7 @@ def _best_text(report: Report) -> str:
     if at is not None:
         spent = cost_format(report.job.plan.offers)(report.spent(at))
         when = f", at {format_seconds(at)} of the run and {spent}"
-    count = counted(len(report.policy.trials), "trial")
+    count = count_noun(len(report.policy.trials), "trial")
     return (
         f"{count}; the best: {report.metric} {value:.5g} of {best.trial}, epoch {best.epoch}{when}."
     )
@@ -222,7 +222,7 @@ def configurations(report: Report) -> Figure:
         for name in names
     ]
     scales.append(_scale(report.metric, {t: value for t, (value,) in best.items()}))
-    traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _drawn(report)]
+    traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _draw(report)]
     figure = figures.layout(
         440,
         xaxis={
@@ -238,8 +238,9 @@ def configurations(report: Report) -> Figure:
         legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"},
         **({"width": _ROOMY * len(scales), "autosize": False} if len(scales) > 10 else {}),
     )
+    parameters = count_noun(len(names), "parameter")
     says = (
-        f"{counted(len(policy.trials), 'configuration')} of {counted(len(names), 'parameter')}, "
+        f"{count_noun(len(policy.trials), 'configuration')} of {parameters}, "
         f"and the best {report.metric} of each; a log scale where values span decades."
     )
     return Figure([*traces, _ticks(scales), figures.chosen_line()], figure, says, linked=True)

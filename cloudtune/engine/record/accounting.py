@@ -96,7 +96,7 @@ class InstanceAccount:
     @property
     def added(self) -> float:
         """The part of its dollars charged per hour on top of its price: disk, address."""
-        return self.offer.added(self.whole.dollars - self.amounts["launches"].dollars)
+        return self.offer.added_dollars(self.whole.dollars - self.amounts["launches"].dollars)
 
     @property
     def busy_share(self) -> float:
@@ -177,7 +177,11 @@ class _Page:
         end = min(stretch.end, until)
         amount = self.amount(_Held(begin, end, gpus).within(since, until))
         if self.offer.per_function:
-            used = gpus * session.used(stretch.begin, stretch.end) * self.offer.used_usd_per_second
+            used = (
+                gpus
+                * session.busy_seconds(stretch.begin, stretch.end)
+                * self.offer.used_usd_per_second
+            )
             amount = Amount(amount.gpu_seconds, used)
         self.parts[stretch.use].append(amount)
         if stretch.use == "training" and end > begin:
@@ -247,7 +251,7 @@ def stretches(session: SessionSpan, end: float, kept: float) -> Iterator[Stretch
     stop = end if session.stopping is None else min(session.stopping, end)
     cursor = session.begin
     gap: Use = "start-up"
-    placed = list(_placed(session, stop))
+    placed = list(_place_epochs(session, stop))
     if placed and session.started is not None and session.started < placed[0][0] - _NO_GAP:
         # Its first epoch was reported late, but its set-up had ended by then.
         yield Stretch(cursor, session.started, "start-up")
@@ -269,7 +273,7 @@ def stretches(session: SessionSpan, end: float, kept: float) -> Iterator[Stretch
     yield Stretch(stop, end, "start-up")
 
 
-def _placed(session: SessionSpan, stop: float) -> Iterator[tuple[float, float]]:
+def _place_epochs(session: SessionSpan, stop: float) -> Iterator[tuple[float, float]]:
     """Yield begin and end of each epoch, in order and without overlap.
 
     An epoch of unknown length gets the mean length of the session's others, from the earliest time
@@ -299,7 +303,7 @@ def _latest(session: SessionSpan, stop: float) -> list[float]:
     return ends[::-1]
 
 
-def _kept(timeline: Timeline) -> Iterator[tuple[SessionSpan, float]]:
+def _final_sessions(timeline: Timeline) -> Iterator[tuple[SessionSpan, float]]:
     """Yield each session with the last of its epochs that its trial never repeated."""
     first: dict[TrialId, float] = {}
     kept: list[tuple[SessionSpan, float]] = []
@@ -315,10 +319,10 @@ def account(
     entries: Iterable[Entry], offers: Iterable[Offer], charges: Charges | None = None
 ) -> Accounting:
     """Return where the money of a recorded run went; `offers` are those that it could rent."""
-    return accounted(read(entries), offers, charges)
+    return compute_accounting(read(entries), offers, charges)
 
 
-def accounted(
+def compute_accounting(
     timeline: Timeline, offers: Iterable[Offer], charges: Charges | None = None
 ) -> Accounting:
     """Return where the money of a run went; `offers` are those that it could rent.
@@ -329,7 +333,7 @@ def accounted(
     charges = charges or Charges()
     over_at = timeline.over_at
     priced = prices(timeline, offers)
-    rented = timeline.rented()
+    rented = timeline.launched_instances()
     pages = [_Page(instance, priced[instance.intent], instance.end(over_at)) for instance in rented]
     placed = {page.of.instance: page for page in pages if page.of.instance}
     trials: dict[TrialId, dict[str, list[Amount]]] = defaultdict(lambda: defaultdict(list))
@@ -359,7 +363,7 @@ def accounted(
 
 def uses(timeline: Timeline) -> Iterator[tuple[SessionSpan, float, list[Stretch]]]:
     """Yield each session, its end (or the last event) and its stretches until then, in order."""
-    for session, kept in _kept(timeline):
+    for session, kept in _final_sessions(timeline):
         end = min(session.end, timeline.at)
         did = stretches(session, end, kept)
         yield session, end, [stretch for stretch in did if stretch.end > stretch.begin]

@@ -92,7 +92,7 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
     rows = {account.name: GpuRows(account.offer.gpus) for account in accounting.instances}
     series = []
     for session, end, did in sorted(uses(timeline), key=lambda use: use[0].begin):
-        merged = list(_merged(did))
+        merged = list(_merge(did))
         trial = session.start.trial
         for piece in session.start.placement:
             name = piece.instance
@@ -105,7 +105,7 @@ def gpu_uses(timeline: Timeline, accounting: Accounting) -> list[GpuUse]:
     return sorted(series, key=lambda use: (order[use.instance], use.gpu, use.begin))
 
 
-def _merged(did: list[Stretch]) -> Iterator[Stretch]:
+def _merge(did: list[Stretch]) -> Iterator[Stretch]:
     """Yield the stretches, with adjacent ones of the same use merged."""
     last: Stretch | None = None
     for stretch in did:

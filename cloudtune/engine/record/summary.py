@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from cloudtune.engine.record.timeline import Timeline
-from cloudtune.model.text import counted
-from cloudtune.model.trial import Mode, TrialId, better, diverged, rank_key
+from cloudtune.model.text import count_noun
+from cloudtune.model.trial import Mode, TrialId, better, has_diverged, rank_key
 from cloudtune.model.units import format_seconds
 
 
@@ -46,7 +46,9 @@ class Summary:
     def sentence(self) -> str:
         """Return how many trials there were and how far they were trained, for people."""
         span = f"{self.shortest} to {self.longest} each, the median {self.median:g}"
-        return f"{counted(self.trials, 'trial')}, {counted(self.epochs, 'epoch')} in all: {span}"
+        return (
+            f"{count_noun(self.trials, 'trial')}, {count_noun(self.epochs, 'epoch')} in all: {span}"
+        )
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _best(
     mode: Mode, trained: Mapping[TrialId, Mapping[int, float]]
 ) -> tuple[float | None, str, int]:
     """Return the best epoch of all trials that didn't diverge; ties by trial, then by epoch."""
-    finite = {t: own for t, own in trained.items() if not any(map(diverged, own.values()))}
+    finite = {t: own for t, own in trained.items() if not any(map(has_diverged, own.values()))}
     numbers = [(rank_key(mode, m), t, e, m) for t, own in finite.items() for e, m in own.items()]
     if not numbers:
         return None, "", 0

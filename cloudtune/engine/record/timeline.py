@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, assert_never
 from cloudtune.engine.ledger import Entry
 from cloudtune.model import commands, events
 from cloudtune.model.catalog import Offer, PoolName, pool
-from cloudtune.model.trial import EndReason, Mode, TrialId, Width, better, diverged
+from cloudtune.model.trial import EndReason, Mode, TrialId, Width, better, has_diverged
 
 # The events by which a session ends, and how.
 SessionEnd: TypeAlias = events.TrialStopped | events.TrialFailed | events.TrialLost
@@ -121,7 +121,7 @@ class SessionSpan:
         done = self.epochs[-1].report.epoch if self.epochs else self.start.start_epoch
         return done >= self.until
 
-    def used(self, begin: float, end: float) -> float:
+    def busy_seconds(self, begin: float, end: float) -> float:
         """Return the seconds in a window in which the session had its GPUs and didn't rest.
 
         A bill by the function leaves out rests: from the epoch at its rung until the session may
@@ -192,7 +192,8 @@ class Timeline:
     def over_at(self) -> float:
         """When billing stopped; for a run that isn't over, the time of the last event."""
         ends = (
-            self.at if instance.gone_at is None else instance.gone_at for instance in self.rented()
+            self.at if instance.gone_at is None else instance.gone_at
+            for instance in self.launched_instances()
         )
         return max(ends, default=self.at)
 
@@ -203,7 +204,7 @@ class Timeline:
         paused = sum(max(0.0, min(at, leg.event.at) - leg.over_at) for leg in self.legs)
         return max(0.0, at - self.began - paused)
 
-    def rented(self) -> list[InstanceSpan]:
+    def launched_instances(self) -> list[InstanceSpan]:
         return [instance for instance in self.instances.values() if instance.launched]
 
     def used_dollars(
@@ -218,7 +219,7 @@ class Timeline:
             if intent in offers
         }
         return math.fsum(
-            piece.gpus * rates[piece.instance] * session.used(begin, min(end, self.at))
+            piece.gpus * rates[piece.instance] * session.busy_seconds(begin, min(end, self.at))
             for session in self.sessions.values()
             for piece in session.start.placement
             if piece.instance in rates
@@ -233,7 +234,7 @@ class Timeline:
                 yield Restart(before[trial], session)
             before[trial] = session
 
-    def synced(self) -> dict[TrialId, tuple[int, int]]:
+    def sync_counts(self) -> dict[TrialId, tuple[int, int]]:
         """Return, for each trial with several ranks, epochs in sync and epochs checked."""
         synced: dict[TrialId, tuple[int, int]] = {}
         for epoch in self.epochs:
@@ -242,7 +243,7 @@ class Timeline:
                 synced[epoch.trial] = (equal + epoch.report.in_sync, checked + 1)
         return synced
 
-    def counted(self) -> dict[tuple[TrialId, int], EpochSpan]:
+    def final_epochs(self) -> dict[tuple[TrialId, int], EpochSpan]:
         """Return the epochs that count, by trial and number: the last report of repeated ones.
 
         They include saved epochs that no decision depended on any more, but none that a script only
@@ -259,7 +260,7 @@ class Timeline:
         path: list[EpochSpan] = []
         best: float | None = None
         values = [(e, e.report.metrics.get(metric, math.nan)) for e in self.epochs if e.waited]
-        lost = {epoch.trial for epoch, value in values if diverged(value)}
+        lost = {epoch.trial for epoch, value in values if has_diverged(value)}
         for epoch, value in values:
             if epoch.trial not in lost and better(mode, value, best):
                 best = value

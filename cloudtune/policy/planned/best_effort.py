@@ -63,12 +63,12 @@ class Effort:
         first = self._rest.rung
 
         def stages(count: int, epochs: int) -> tuple[Stage, ...]:
-            return (work[0], *_cut_off(_scaled(work[1:], count), first + epochs))
+            return (work[0], *_cut_off(_scale_stages(work[1:], count), first + epochs))
 
-        return self._explored(stages, most, first, lambda _count: self._rest.members)
+        return self._explore(stages, most, first, lambda _count: self._rest.members)
 
     def _most_from_now(self) -> BestEffort | None:
-        ranked = self._ranked()
+        ranked = self._rank()
         if not self._rest.fresh and not any(
             self._rest.view.trials[n].history for n in ranked if n in self._rest.view.trials
         ):
@@ -79,13 +79,13 @@ class Effort:
         now = replace(work[0], trials=len(ranked))
 
         def stages(count: int, epochs: int) -> tuple[Stage, ...]:
-            return _cut_off(_scaled((now, *work[1:]), count), first + epochs)
+            return _cut_off(_scale_stages((now, *work[1:]), count), first + epochs)
 
         if not training & set(ranked[:1]) and len(work) == 1:
             return None  # the best has no more to train
-        return self._explored(stages, len(ranked), first, lambda count: ranked[:count])
+        return self._explore(stages, len(ranked), first, lambda count: ranked[:count])
 
-    def _explored(
+    def _explore(
         self,
         stages: Callable[[int, int], tuple[Stage, ...]],
         most: int,
@@ -104,7 +104,7 @@ class Effort:
             quick = explore(_QUICK, ask, max_trials=most, max_epochs=max(1, last - first))
         except InfeasibleError:
             return None
-        explored = self._improved(quick, ask, most)
+        explored = self._improve(quick, ask, most)
         work = stages(explored.trials, last - first)
         choices = list(explored.plan.choices)
         choices += [choices[-1]] * (len(work) - len(choices))
@@ -113,7 +113,7 @@ class Effort:
         kept = members(explored.trials)
         return BestEffort(plan, kept, explored.trials, first + explored.epochs, last)
 
-    def _improved(
+    def _improve(
         self, quick: Explored, ask: Callable[[int, int], PlanRequest], most: int
     ) -> Explored:
         """Return what the run's own planner adds: one more trial, or a better plan."""
@@ -127,7 +127,7 @@ class Effort:
         plan = plan_within(self._rest.planner, ask(quick.trials, quick.epochs))
         return quick if plan is None else replace(quick, plan=plan)
 
-    def _ranked(self) -> tuple[TrialId, ...]:
+    def _rank(self) -> tuple[TrialId, ...]:
         """Return the trials of the stage, best first, by the last epoch that all have reported.
 
         Right after a rung they are in order already. Trials that have yet to begin come last.
@@ -144,7 +144,7 @@ class Effort:
         return (*sorted(keys, key=lambda n: keys[n]), *(n for n in members if n not in keys))
 
 
-def _scaled(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
+def _scale_stages(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
     """Return the stages with `trials` in the first, and proportionally fewer in the others."""
     most = stages[0].trials
     share = trials / most if most else 1.0

@@ -76,9 +76,9 @@ class PlannedStages:
     def on_result(self, view: View, trial: TrialProgress) -> Decision:
         """Let a trial train to the rung, and wait there for the others."""
         itinerary = self.itinerary
-        rung = itinerary.rung_of(trial.trial)
+        rung = itinerary.rung_epoch(trial.trial)
         itinerary.heard[trial.id] = view.now
-        if self._reacting is not None and self._reacting.unsettled(view, itinerary):
+        if self._reacting is not None and self._reacting.has_new_speed(view, itinerary):
             itinerary.restless = True
         if trial.epoch >= rung:  # it must not wait on an instance that is about to go
             return Verdict.PAUSE if self._leaves(view, trial) else Verdict.HOLD
@@ -96,7 +96,7 @@ class PlannedStages:
         """Whether a trial on an instance about to go finds room only in groups of another width.
 
         Or, under the cap, in none before that instance is gone. Such a trial pauses and restarts;
-        if its own width had room it would move at once (`_resized`).
+        if its own width had room it would move at once (`_resize`).
         """
         if not (self._planned_widths and self._leaves(view, trial)):
             return False
@@ -119,7 +119,7 @@ class PlannedStages:
         """Close the stage if all its trials have reached the rung; return those that stop."""
         itinerary = self.itinerary
         itinerary.begin(view)
-        verdicts = self._closed(view)
+        verdicts = self._close_stage(view)
         if self.reason is None and verdicts is None and self._reacting is not None:
             return self._react(self._reacting, view)
         return verdicts or {}
@@ -133,19 +133,21 @@ class PlannedStages:
             return cut
         itinerary.leaving = frozenset(self._too_many(view))
         waiting = [
-            t for t in itinerary.started(view) if t.status == "at rung" and self._leaves(view, t)
+            t
+            for t in itinerary.started_trials(view)
+            if t.status == "at rung" and self._leaves(view, t)
         ]
         return {**{t.id: Verdict.PAUSE for t in waiting}, **cut}
 
-    def _closed(self, view: View) -> Mapping[TrialId, Verdict] | None:
+    def _close_stage(self, view: View) -> Mapping[TrialId, Verdict] | None:
         """Return the trials that stop at the rung; None while the stage continues."""
         itinerary = self.itinerary
         roster = itinerary.roster(view)
         # The barrier: every member has begun once, and all that didn't fail have reached the rung.
         if roster.over + roster.arrived < len(itinerary.members):
             return None
-        left = [trial for trial in itinerary.started(view) if trial.status not in OVER]
-        results = {t.id: t.history.get(itinerary.rung_of(t.trial)) for t in left}
+        left = [trial for trial in itinerary.started_trials(view) if trial.status not in OVER]
+        results = {t.id: t.history.get(itinerary.rung_epoch(t.trial)) for t in left}
         able = {t.id: results[t.id] for t in left if not itinerary.complete(t)}
         chosen = self._schedule.promote(view, itinerary, able)
         if isinstance(chosen, EndReason):
@@ -179,7 +181,7 @@ class PlannedStages:
         itinerary = self.itinerary
         staying = Counter(
             piece.instance
-            for trial in itinerary.started(view)
+            for trial in itinerary.started_trials(view)
             if trial.live
             and (trial.unsaved or itinerary.fits(view, trial) or not self._planned_widths)
             for piece in trial.placement
@@ -188,7 +190,7 @@ class PlannedStages:
             group = itinerary.stage_plan.group(offer)
             extra = count - (group.instances if group else 0) - self.itinerary.probes[offer]
             # Ties go to the oldest: they have paid their minimum charge.
-            held = [rented for rented in view.fleet.wanted() if rented.offer == offer]
+            held = [rented for rented in view.fleet.staying() if rented.offer == offer]
             held.sort(key=lambda r: (not r.at_risk, r.joined, staying[r.instance or ""]))
             yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
 
@@ -200,7 +202,7 @@ class PlannedStages:
         itinerary = self.itinerary
         usable = {r.instance for r in view.fleet.usable()} - itinerary.leaving
         room = Counter({group.offer: group.trials for group in itinerary.stage_plan.groups})
-        for trial in itinerary.started(view):
+        for trial in itinerary.started_trials(view):
             if not trial.live:
                 continue
             stays = all(piece.instance in usable for piece in trial.placement)
@@ -320,7 +322,7 @@ class PlannedFleet:
         On top of them come `probes`: requested, while the plan does without them.
         """
         itinerary = self._itinerary
-        wanted = itinerary.needed(view)
+        wanted = itinerary.needed_instances(view)
         if itinerary.held_back(view):
             return wanted & view.held
         return wanted + itinerary.probes if itinerary.probes else wanted

@@ -11,7 +11,7 @@ from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
 from cloudtune.model.progress import Roster, TrialProgress
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.strategies.base import Task, View
-from cloudtune.strategies.rungs import capped
+from cloudtune.strategies.rungs import cap_epoch
 
 
 class Itinerary:
@@ -45,9 +45,9 @@ class Itinerary:
     def stage_plan(self) -> StagePlan:
         return self.plan.stages[self.stage]
 
-    def rung_of(self, trial: Trial) -> int:
+    def rung_epoch(self, trial: Trial) -> int:
         """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
-        return capped(trial, self.stage_plan.stage.end_epoch)
+        return cap_epoch(trial, self.stage_plan.stage.end_epoch)
 
     def check(self, view: View) -> None:
         """Raise AssertionError if the roster's counters differ from the trials themselves."""
@@ -61,7 +61,7 @@ class Itinerary:
         last = trial.trial.epochs
         return last is not None and trial.epoch >= last
 
-    def started(self, view: View) -> list[TrialProgress]:
+    def started_trials(self, view: View) -> list[TrialProgress]:
         return [view.trials[name] for name in self.members if name in view.trials]
 
     def roster(self, view: View) -> Roster:
@@ -79,10 +79,10 @@ class Itinerary:
         task = self._tasks.get(name)
         if task is None:
             trial = self.trials[name]
-            task = self._tasks[name] = Task(trial, self.rung_of(trial))
+            task = self._tasks[name] = Task(trial, self.rung_epoch(trial))
         return task
 
-    def disturbed(self, view: View) -> bool:
+    def has_disturbance(self, view: View) -> bool:
         """Whether an instance was refused, lost or interrupted in this stage."""
         return view.disturbances > self._disturbances
 
@@ -147,11 +147,11 @@ class Itinerary:
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor requested, by offer."""
-        needed = self.needed(view)
+        needed = self.needed_instances(view)
         held = view.held
         return Counter() if needed.items() == held.items() else needed - held
 
-    def needed(self, view: View) -> Counter[Offer]:
+    def needed_instances(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage should have, by offer.
 
         As many as planned; after failed trials, refusals or lost instances, only as many as the
@@ -159,11 +159,11 @@ class Itinerary:
         """
         plan = self.stage_plan
         roster = self.roster(view)
-        if not self.disturbed(view) and len(self.members) - roster.over >= plan.stage.trials:
+        if not self.has_disturbance(view) and len(self.members) - roster.over >= plan.stage.trials:
             return plan.fleet
-        return self._needed_for(roster, view)
+        return self._instances_for_roster(roster, view)
 
-    def _needed_for(self, roster: Roster, view: View) -> Counter[Offer]:
+    def _instances_for_roster(self, roster: Roster, view: View) -> Counter[Offer]:
         """Return the instances for the trials that have to train: in place, or in a group."""
         placed = roster.placed_to_train
         needed: Counter[Offer] = Counter()
@@ -178,12 +178,12 @@ class Itinerary:
 
     def held_back(self, view: View) -> bool:
         """Whether the cap makes missing instances wait until others are gone."""
-        if len(view.fleet.alive()) == len(view.fleet.wanted()):
+        if len(view.fleet.alive()) == len(view.fleet.staying()):
             return False
         alive = Counter(rented.offer for rented in view.fleet.alive())
         return not view.admits(alive + self.missing(view))
 
-    def expected(self, view: View) -> Counter[Offer]:
+    def expected_instances(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage has, or will have unless the cloud refuses."""
         missing = self.missing(view)
         if not self.held_back(view):
@@ -195,7 +195,7 @@ class Itinerary:
     def groups(self, view: View) -> list[Group]:
         """Return the groups that a waiting trial may join, in order."""
         placed = self.roster(view).placed
-        return open_groups(self.stage_plan.groups, placed, self.expected(view))
+        return open_groups(self.stage_plan.groups, placed, self.expected_instances(view))
 
     def fits(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial has the width that its offer has in this stage."""

@@ -51,16 +51,16 @@ def request_for_rest(
     plan = itinerary.plan
     return PlanRequest(
         work=work,
-        rentables=_rentables_for(view, reserve, trials, barred),
+        rentables=_adjust_rentables(view, reserve, trials, barred),
         allowance=allowance_now(view, reserve),
         max_instances=plan.max_instances,
-        fleet=_held(view, trials),
+        fleet=_held_instances(view, trials),
         charges=plan.charges,
         vcpu_quotas=plan.vcpu_quotas,
     )
 
 
-def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
+def _held_instances(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     """Return the instances that stay, with their ages in seconds.
 
     An instance carries the width of these trials only if every trial holds GPUs. If some are
@@ -74,7 +74,7 @@ def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
             widths.setdefault(trial.offer, set()).add(trial.width)
     only = {offer: next(iter(own)) for offer, own in widths.items() if len(own) == 1}
     ages: dict[Offer, list[float]] = {}
-    for rented in view.fleet.wanted():
+    for rented in view.fleet.staying():
         ages.setdefault(rented.offer, []).append(max(0.0, view.now - rented.began_at))
     return tuple(
         Live(offer, tuple(sorted(offer_ages)), only.get(offer))
@@ -82,7 +82,7 @@ def _held(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     )
 
 
-def _rentables_for(
+def _adjust_rentables(
     view: View, reserve: Reserve, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
 ) -> tuple[Rentable, ...]:
     """Return the rentables at these trials' speeds; barred offers only as far as held."""
@@ -249,7 +249,9 @@ class Rest:
         """
         view = self.view
         stage = self.itinerary.stage_plan
-        all_joined = all(r.joined for r in view.fleet.wanted()) and not self.itinerary.missing(view)
+        all_joined = all(r.joined for r in view.fleet.staying()) and not self.itinerary.missing(
+            view
+        )
         if not self._takes_turns or not all_joined:
             return 0.0
         profiles = [(self.real(group.offer).profile, group.width) for group in stage.groups]
@@ -276,7 +278,7 @@ class Rest:
         stages = self.itinerary.plan.stages[self.itinerary.stage :]
         offers = {group.offer for stage in stages for group in stage.groups}
         request = self.request(self.work, self.training, lambda offer: offer not in offers)
-        return price(request, choices_for(stages, request.work), self.itinerary.plan.planner)
+        return price(request, fill_choices(stages, request.work), self.itinerary.plan.planner)
 
     def _keeps(self, estimate: Estimate) -> bool:
         """Whether continuing keeps the limits, less the share that `tight` holds in reserve."""
@@ -299,7 +301,7 @@ class Rest:
         """Return the seconds until all held instances train; negative in the middle of epochs."""
         view = self.view
         boot = 0.0
-        for rented in view.fleet.wanted():
+        for rented in view.fleet.staying():
             if not rented.joined:
                 gone = view.now - rented.requested_at
                 left = joins_in(view, rented.offer) - gone
@@ -373,7 +375,7 @@ class Rest:
         soon = in_wished_time(allowed.seconds, seconds)
         return replace(request, allowance=replace(allowed, seconds=soon))
 
-    def reached(self, going_on: GoingOn) -> float:
+    def furthest_epoch(self, going_on: GoingOn) -> float:
         """Return the epoch that the last trial reaches before a limit ends the run."""
         allowance = allowance_now(self.view, replace(self.reserve, share=0.0))
         time = math.inf if allowance.seconds is None else allowance.seconds - going_on.wait
@@ -426,12 +428,14 @@ def joins_in(view: View, offer: Offer) -> float:
     return view.delay(offer, "launch") + view.delay(offer, "boot")
 
 
-def choices_for(stages: Sequence[StagePlan], work: Sequence[Stage]) -> list[tuple[Group, ...]]:
+def fill_choices(stages: Sequence[StagePlan], work: Sequence[Stage]) -> list[tuple[Group, ...]]:
     """Return the groups of planned stages, filled for some work, stage by stage."""
-    return [_filled(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)]
+    return [
+        _fill_groups(plan.groups, stage.trials) for plan, stage in zip(stages, work, strict=True)
+    ]
 
 
-def _filled(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
+def _fill_groups(groups: Sequence[Group], trials: int) -> tuple[Group, ...]:
     """Return the groups with `trials` in total, in as many rounds as that takes."""
     filled = []
     left = trials

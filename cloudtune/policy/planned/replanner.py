@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Plan
-from cloudtune.model.text import counted, gpus_text, offer_text, stage_text
+from cloudtune.model.text import count_noun, gpus_text, offer_text, stage_text
 from cloudtune.model.trial import TrialId
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import Planner
@@ -65,7 +65,7 @@ class Replanner:
 
     # ---- when ---------------------------------------------------------------------------------
 
-    def unsettled(self, view: View, itinerary: Itinerary) -> bool:
+    def has_new_speed(self, view: View, itinerary: Itinerary) -> bool:
         """Whether the seconds of an epoch have changed by more than noise since the last look."""
         if self._heeds != "all":
             return False
@@ -82,20 +82,22 @@ class Replanner:
         """Return when to look again: when an instance should have joined, or at the markets."""
         if self.markets is None:
             return None
-        at = min(self._late_at(view), self.markets.look_at)
+        at = min(self._next_late_look(view), self.markets.look_at)
         return at if at < math.inf else None
 
-    def _late_at(self, view: View) -> float:
+    def _next_late_look(self, view: View) -> float:
         """Return when to look next at an instance that has yet to join; inf if there is none.
 
         There is no such look unless all causes are heeded.
         """
         if self._heeds != "all":
             return math.inf
-        asked = {(r.offer, r.requested_at) for r in view.fleet.wanted() if not r.joined}
-        return min([self._overdue_at(view, *instance) for instance in asked], default=math.inf)
+        asked = {(r.offer, r.requested_at) for r in view.fleet.staying() if not r.joined}
+        return min(
+            [self._next_overdue_look(view, *instance) for instance in asked], default=math.inf
+        )
 
-    def _overdue_at(self, view: View, offer: Offer, asked_at: float) -> float:
+    def _next_overdue_look(self, view: View, offer: Offer, asked_at: float) -> float:
         """Return when to look next at an instance that is or may become late."""
         expected = max(1.0, joins_in(view, offer))
         times = 1.0
@@ -111,7 +113,7 @@ class Replanner:
             self._calm_until = view.now + CALM * _time_left(view, itinerary)
         if cause is None or not itinerary.roster(view).to_train:
             return {}
-        state = self._state_of(view, itinerary)
+        state = self._snapshot(view, itinerary)
         if state == self._fruitless and view.now < self._quiet_until:
             return {}
         self._fruitless = None
@@ -129,7 +131,7 @@ class Replanner:
         called = self.markets is not None and self.markets.calls(view, itinerary)
         self._shocks = view.shocks
         self._stage = itinerary.stage
-        self._look_at = self._late_at(view)
+        self._look_at = self._next_late_look(view)
         missing = itinerary.missing(view)
         before = self._out_of_reach
         self._out_of_reach = bool(missing) and all(map(view.refused, missing))
@@ -154,11 +156,11 @@ class Replanner:
         If no plan keeps the limits, or a pool refuses repeatedly, every event would otherwise
         trigger another search.
         """
-        self._fruitless = self._state_of(view, itinerary)
+        self._fruitless = self._snapshot(view, itinerary)
         self._quiet_until = view.now + QUIET * _time_left(view, itinerary)
 
     @staticmethod
-    def _state_of(view: View, itinerary: Itinerary) -> object:
+    def _snapshot(view: View, itinerary: Itinerary) -> object:
         refused = frozenset(
             rentable.offer for rentable in view.rentables if view.refused(rentable.offer)
         )
@@ -209,7 +211,7 @@ class _Look:
             going_on is not None
             and within
             and not self._rest.refused
-            and self._as_planned(going_on)
+            and self._keeps_plan(going_on)
         ):
             return {}
         # Only now, because the search is the expensive part of a look.
@@ -223,7 +225,7 @@ class _Look:
             return {}
         return self._do_what_can_be_done(going_on)
 
-    def _as_planned(self, going_on: GoingOn) -> bool:
+    def _keeps_plan(self, going_on: GoingOn) -> bool:
         """Whether continuing takes what the plan said, within noise."""
         itinerary = self._rest.itinerary
         estimate = going_on.estimate
@@ -265,7 +267,7 @@ class _Look:
         if best is None or (
             best.epochs < best.full
             and going_on is not None
-            and best.epochs <= self._rest.reached(going_on) + max(1.0, NOISE * best.full)
+            and best.epochs <= self._rest.furthest_epoch(going_on) + max(1.0, NOISE * best.full)
         ):
             problem = f"{_TOO_MUCH}: {why}"
             self._by.record(
@@ -285,7 +287,7 @@ class _Look:
         """Return in words what the limits allow; `instead_of` is the number of trials before."""
         parts = []
         if instead_of:
-            parts.append(f"{counted(len(best.members), 'trial')} instead of {instead_of}")
+            parts.append(f"{count_noun(len(best.members), 'trial')} instead of {instead_of}")
         later = self._rest.later
         if later and not instead_of and best.next_trials < later[0].trials:
             parts.append(f"{best.next_trials} instead of {later[0].trials} to go on")

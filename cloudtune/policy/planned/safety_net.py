@@ -22,7 +22,7 @@ from cloudtune.model.units import format_seconds
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE
-from cloudtune.policy.planned.remaining_work import LATE, choices_for, request_for_rest
+from cloudtune.policy.planned.remaining_work import LATE, fill_choices, request_for_rest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ class MarketWatch:
     def calls(self, view: View, itinerary: Itinerary) -> bool:
         """Whether a look is due: it is time, or spot requested on top of the plan has joined."""
         return view.now >= self.look_at or any(
-            r.joined for r in view.fleet.wanted() if r.offer in itinerary.probes
+            r.joined for r in view.fleet.staying() if r.offer in itinerary.probes
         )
 
     def look(self, rest: Rest) -> Turn | None:
@@ -105,14 +105,14 @@ class MarketWatch:
         plan = rest.itinerary.plan if turn is None or turn.plan is None else turn.plan
         stage = plan.stages[rest.itinerary.stage] if plan is rest.itinerary.plan else plan.stages[0]
         on_spot = any(group.offer.market == "spot" for group in stage.groups)
-        self.look_at = net.looks_at if on_spot else self._again_at(rest.view, net)
+        self.look_at = net.looks_at if on_spot else self._next_spot_look(rest.view, net)
         if rest.refused and net.room_for_both:
             # Another plan may finish on demand; look soon, because it isn't known here. Not under
             # the cap: going back so soon costs time that slow trials turn out to need.
-            self.look_at = min(self.look_at, self._again_at(rest.view, net))
+            self.look_at = min(self.look_at, self._next_spot_look(rest.view, net))
         return Turn() if first and turn is None else turn
 
-    def _again_at(self, view: View, net: SafetyNet) -> float:
+    def _next_spot_look(self, view: View, net: SafetyNet) -> float:
         """Return when a run on demand looks for spot again."""
         if not net.room_for_both:
             if self._back_at <= view.now:
@@ -149,7 +149,7 @@ class MarketWatch:
             self._waits_until = None
             self._waits_since = view.now
             self._stood_in.clear()
-        if view.fleet.wanted() or not all(o.market == "spot" and view.avoided(o) for o in missing):
+        if view.fleet.staying() or not all(o.market == "spot" and view.avoided(o) for o in missing):
             return None
         alternative = net.instead()
         present = rest.present().estimate.dollars
@@ -178,13 +178,13 @@ class MarketWatch:
         """Go back to spot if some is available, or may be; None to stay on demand."""
         view = rest.view
         itinerary = rest.itinerary
-        asked = [r for r in view.fleet.wanted() if r.offer in itinerary.probes]
+        asked = [r for r in view.fleet.staying() if r.offer in itinerary.probes]
         whole = not itinerary.missing(view)
         if whole and asked and not all(rented.joined for rented in asked):
             return Turn()
         itinerary.probes.clear()
         may = asked or net.may_try(view.now >= self._back_at)
-        settled = whole and all(rented.joined for rented in view.fleet.wanted())
+        settled = whole and all(rented.joined for rented in view.fleet.staying())
         spot = [rentable.offer for rentable in view.rentables if rentable.offer.market == "spot"]
         if asked:  # that pool has instances; whether others have is unknown
             rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
@@ -197,11 +197,11 @@ class MarketWatch:
         if asked:
             again = Turn(plan, f"{offer_text(asked[0].offer)} can be had again")
             return again if net.takes(plan) else None
-        both = net.admitted(plan)
+        both = net.is_admissible(plan)
         if not (both or view.now >= self._back_at) or not net.may_leave(plan):
             return None
         if both:
-            itinerary.probes.update(net.wanted(plan))
+            itinerary.probes.update(net.missing_spot(plan))
             return Turn()
         self._detours += 1
         return Turn(plan, "there is time to try spot again")
@@ -232,15 +232,15 @@ class Answers:
 
         The fastest doesn't count once it has become too expensive beside the cheapest.
         """
-        cheapest = self._left_of("cost", request)
+        cheapest = self._remaining_plan("cost", request)
         if cheapest is None:
             return None
         most = DEARER * cheapest.estimate.dollars
-        plans = self._left_of("time", request), cheapest
+        plans = self._remaining_plan("time", request), cheapest
         fitting = (plan for plan in plans if plan and request.allowance.admit(plan.estimate))
         return next((plan for plan in fitting if plan.estimate.dollars <= most), None)
 
-    def _left_of(self, objective: Objective, request: PlanRequest) -> Plan | None:
+    def _remaining_plan(self, objective: Objective, request: PlanRequest) -> Plan | None:
         """Return the rest of the last plan for an objective, at present speeds and prices."""
         if objective not in self._last:
             return None
@@ -252,7 +252,7 @@ class Answers:
         groups = [group for stage in left for group in stage.groups]
         if any(group.instances > most.get(group.offer, 0) for group in groups):
             return None
-        return price(request, choices_for(left, request.work), plan.planner)
+        return price(request, fill_choices(left, request.work), plan.planner)
 
 
 def _answers(last: tuple[PlanRequest, Plan], request: PlanRequest) -> bool:
@@ -511,15 +511,15 @@ class SafetyNet:
         It must save more than both cost while spot boots, and finishing on demand must still fit if
         the spot instances are lost again.
         """
-        if not self.wanted(plan):
+        if not self.missing_spot(plan):
             return False
-        detour = self.loss if self.admitted(plan) else (1 + DETOURS) * self.loss
+        detour = self.loss if self.is_admissible(plan) else (1 + DETOURS) * self.loss
         held = sum(o.usd_per_second * n for o, n in self._view.held.items())
         saved = self._rest.present().estimate.dollars - plan.estimate.dollars
         worth = saved > max(NOISE * plan.estimate.dollars, held * self.loss)
         return worth and self.spares(detour)
 
-    def wanted(self, plan: Plan) -> Counter[Offer]:
+    def missing_spot(self, plan: Plan) -> Counter[Offer]:
         """Return the spot instances that a plan begins with and that aren't held."""
         groups = (group for group in plan.stages[0].groups if group.offer.market == "spot")
         return Counter({g.offer: g.instances for g in groups}) - Counter(self._view.held)
@@ -530,10 +530,10 @@ class SafetyNet:
         saves = plan.estimate.dollars < (1 - NOISE) * self._rest.present().estimate.dollars
         return spot and saves and self.spares(self.loss)
 
-    def admitted(self, plan: Plan) -> bool:
+    def is_admissible(self, plan: Plan) -> bool:
         """Whether the cap admits a plan's spot instances on top of all that are alive."""
         alive = Counter(rented.offer for rented in self._view.fleet.alive())
-        return self._view.admits(alive + self.wanted(plan))
+        return self._view.admits(alive + self.missing_spot(plan))
 
     @cached_property
     def room_for_both(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Allowance, Plan, Stage
 from cloudtune.model.progress import OVER
-from cloudtune.model.text import counted, stage_text
+from cloudtune.model.text import count_noun, stage_text
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
@@ -52,9 +52,9 @@ class Planning:
 
     def stages(self, context: BuildContext, trials: int) -> tuple[Stage, ...]:
         """Return the stages of some trials: the work to plan."""
-        return self.made(context, trials).stages()
+        return self.build_rungs(context, trials).stages()
 
-    def made(self, context: BuildContext, trials: int) -> SuccessiveHalving:
+    def build_rungs(self, context: BuildContext, trials: int) -> SuccessiveHalving:
         """Return the rungs of some trials."""
         return self.halving(
             trials, context.min_epochs, context.max_epochs, context.eta, context.mode
@@ -68,7 +68,7 @@ PLANNERS: Mapping[str, Planner] = {
 }
 
 
-def reserve_of(brakes: Brakes) -> Reserve:
+def compute_reserve(brakes: Brakes) -> Reserve:
     """Return what a plan must leave of the limits for a run with these brakes."""
     return Reserve(brakes.tick + brakes.drain)
 
@@ -109,7 +109,7 @@ class Newcomers:
         if why := why_fewer(self.sampler.more(trials), trials):
             return why
         new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
-        own = self.planning.made(self.context, len(new))
+        own = self.planning.build_rungs(self.context, len(new))
         joined = JoinedHalving(own, self._joining(view, itinerary, own))
         try:
             plan = self._plan(view, itinerary, joined.stages())
@@ -122,7 +122,7 @@ class Newcomers:
         end = itinerary.plan.estimate
         text = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
         what = f"{stage_text(itinerary.stage_plan)}; {text}"
-        itinerary.record(view, counted(len(new), "more trial"), what)
+        itinerary.record(view, count_noun(len(new), "more trial"), what)
         return HalvingSchedule(joined, self.name, itinerary.stage)
 
     def _joining(
@@ -172,8 +172,8 @@ def follow(
     its rungs: both deviate only if nothing that a stage needs is available.
     """
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
-    reserve = reserve_of(brakes)
-    halving = planning.made(context, len(itinerary.trials))
+    reserve = compute_reserve(brakes)
+    halving = planning.build_rungs(context, len(itinerary.trials))
     schedule: Schedule = HalvingSchedule(halving, name)
     if planning.schedule is not None:
         schedule = planning.schedule(halving, reserve)

@@ -24,7 +24,7 @@ def reference(view: View) -> Rentable:
     return (held or list(view.rentables))[0]
 
 
-def offered(rentable: Rentable, width: Width) -> Width:
+def clamp_width(rentable: Rentable, width: Width) -> Width:
     """Return the widest width of a profile that is no wider than `width`; or the narrowest."""
     widths = rentable.profile.widths
     return max(
@@ -57,7 +57,8 @@ class Fluid(ByWidth):
         """Return the longest first, by their time at one GPU; ties in the given order."""
         rentable = reference(view)
         return sorted(
-            tasks, key=lambda task: -self._left(view, task.trial.id, task.until, rentable)
+            tasks,
+            key=lambda task: -self._remaining_seconds(view, task.trial.id, task.until, rentable),
         )
 
     def _follow_trials(self, view: View) -> None:
@@ -86,12 +87,12 @@ class Fluid(ByWidth):
         return False
 
     @staticmethod
-    def _left(
+    def _remaining_seconds(
         view: View, trial: TrialId, until: int, rentable: Rentable, width: Width = 1.0
     ) -> float:
         """Return the remaining seconds of a trial's budget at a width."""
         epoch = view.trials[trial].epoch if trial in view.trials else 0
-        measured = offered(rentable, width)
+        measured = clamp_width(rentable, width)
         return max(0, until - epoch) * view.epoch_seconds(trial, rentable.offer, measured)
 
 
@@ -125,7 +126,7 @@ class DynamicFluid(Fluid):
             self._waiting = waiting
         rentable = reference(view)
         plan = self._follow(view)
-        default = offered(rentable, 1.0)
+        default = clamp_width(rentable, 1.0)
         return [
             default if self._unknown(view, task.trial.id) else plan.get(task.trial.id, default)
             for task in tasks
@@ -147,7 +148,7 @@ class DynamicFluid(Fluid):
         return self._from_idle(view, trial) or trial.width
 
     def _planned_width(self, view: View, trial: TrialProgress, rentable: Rentable) -> Width:
-        return offered(rentable, self._follow(view).get(trial.id, trial.width))
+        return clamp_width(rentable, self._follow(view).get(trial.id, trial.width))
 
     def _resize(self, view: View) -> float:
         return resize_seconds(view, reference(view))
@@ -167,17 +168,23 @@ class DynamicFluid(Fluid):
             self._planned_for = state
             wanted = {name: view.until(name) for name in view.trials if name in self._members}
             wanted |= {name: until for name, until in self._waiting.items() if name in waiting}
-            self._plan = self._planned(view, wanted, gpus)
+            self._plan = self._plan_widths(view, wanted, gpus)
         return self._plan
 
-    def _planned(self, view: View, wanted: dict[TrialId, int], gpus: int) -> dict[TrialId, Width]:
+    def _plan_widths(
+        self, view: View, wanted: dict[TrialId, int], gpus: int
+    ) -> dict[TrialId, Width]:
         rentable = reference(view)
         self._epochs = {name: self._epoch(view, name, rentable) for name in wanted}
         if not wanted or gpus < 1:
-            return dict.fromkeys(wanted, offered(rentable, 1.0))
-        heights = [self._left(view, name, until, rentable) for name, until in wanted.items()]
+            return dict.fromkeys(wanted, clamp_width(rentable, 1.0))
+        heights = [
+            self._remaining_seconds(view, name, until, rentable) for name, until in wanted.items()
+        ]
         shares = self._shares(rentable, heights, gpus)
-        return {name: offered(rentable, share) for name, share in zip(wanted, shares, strict=True)}
+        return {
+            name: clamp_width(rentable, share) for name, share in zip(wanted, shares, strict=True)
+        }
 
     def _note_drift(self, view: View, trial: TrialProgress) -> None:
         """Replan all trials if one isn't as fast as planned."""
@@ -190,7 +197,7 @@ class DynamicFluid(Fluid):
 
     @staticmethod
     def _epoch(view: View, trial: TrialId, rentable: Rentable) -> float:
-        return view.epoch_seconds(trial, rentable.offer, offered(rentable, 1.0))
+        return view.epoch_seconds(trial, rentable.offer, clamp_width(rentable, 1.0))
 
     def _is_short(self, view: View, trial: TrialProgress) -> bool:
         """Whether another trial lacks GPUs; otherwise GPUs given up would only idle."""
@@ -234,4 +241,6 @@ class DynamicFluid(Fluid):
         return (width for width in widths if width > trial.width)
 
     def _seconds(self, view: View, trial: TrialProgress, width: Width) -> float:
-        return self._left(view, trial.id, view.until(trial.id), self._rentable(view, trial), width)
+        return self._remaining_seconds(
+            view, trial.id, view.until(trial.id), self._rentable(view, trial), width
+        )

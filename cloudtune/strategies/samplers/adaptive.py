@@ -2,7 +2,7 @@
 
 More configurations are drawn than are needed, and a model of the run's own results ranks them. A
 new configuration is the model's recommendation or an ordinary draw: with a trust of 0.6, 6 of 10
-are recommendations (`trust_of`).
+are recommendations (`compute_trust`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from cloudtune.strategies.samplers.axes import label
-from cloudtune.strategies.samplers.ranking import Ranking, certainty, scores, trust_of
+from cloudtune.strategies.samplers.ranking import Ranking, certainty, compute_trust, scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ class _Model:
             self._fitted = len(trials)
         self._ranking = Ranking(configs, results, self._axes, before, fit=fit)
         sure = certainty(results, self._last)
-        self.trust = trust_of(len(trials), self._ranking.skill() * sure)
+        self.trust = compute_trust(len(trials), self._ranking.skill() * sure)
 
 
 class Adaptive:
@@ -131,7 +131,7 @@ class Adaptive:
         trial = None
         self._due += self._model.trust
         if self._due >= 0.5:
-            trial = self._recommended()
+            trial = self._recommend()
             self._due -= trial is not None
         trial = trial or self._sampler.ask()
         if trial is not None:
@@ -141,7 +141,7 @@ class Adaptive:
     def more(self, trials: int) -> int:
         return self._sampler.more(trials)
 
-    def _recommended(self) -> Trial | None:
+    def _recommend(self) -> Trial | None:
         while (candidate := self._model.best(self._is_free)) is not None:
             trial = self._sampler.take(candidate)
             if trial is not None:

@@ -53,17 +53,17 @@ class NumberLine:
     def place(self, value: object) -> float:
         """Return the place of a number between low (0) and high (1)."""
         number = min(max(float(value), self.low), self.high)  # type: ignore[arg-type]
-        low = self._scaled(self.low)
-        high = self._scaled(self.high)
-        return min(1.0, max(0.0, (self._scaled(number) - low) / (high - low)))
+        low = self._scale(self.low)
+        high = self._scale(self.high)
+        return min(1.0, max(0.0, (self._scale(number) - low) / (high - low)))
 
     def value(self, place: float) -> float:
-        low = self._scaled(self.low)
-        high = self._scaled(self.high)
+        low = self._scale(self.low)
+        high = self._scale(self.high)
         number = low + (high - low) * place
         return min(max(math.exp(number) if self.log else number, self.low), self.high)
 
-    def _scaled(self, number: float) -> float:
+    def _scale(self, number: float) -> float:
         return math.log(number) if self.log else number
 
 
@@ -126,7 +126,7 @@ Axis: TypeAlias = NumberLine | Steps | ListedValues
 Axes: TypeAlias = Mapping[str, Axis]
 
 
-def axes_of(space: Mapping[str, Domain]) -> dict[str, Axis]:
+def list_axes(space: Mapping[str, Domain]) -> dict[str, Axis]:
     """Return the axes of a search space, in its order."""
     axes = {name: _axis(domain) for name, domain in space.items()}
     return {name: axis for name, axis in axes.items() if axis is not None}
@@ -153,7 +153,7 @@ def _axis(domain: Domain) -> Axis | None:
             assert_never(domain)
 
 
-def held(config: Config, name: str) -> Value:
+def read_value(config: Config, name: str) -> Value:
     """Return the value of a hyperparameter; None if it is missing or nan."""
     value = config.get(name)
     if isinstance(value, float) and math.isnan(value):
@@ -164,17 +164,17 @@ def held(config: Config, name: str) -> Value:
 def allows(space: Mapping[str, Domain], config: Config) -> bool:
     """Whether the values of a configuration are possible in a space."""
     space = Space.of(space)
-    values = space.values_of(config)
+    values = space.active_values(config)
     if any(space.is_branching(n) and space.active(n, values) and n not in values for n in space):
         return False
-    axes = axes_of(space)
+    axes = list_axes(space)
     return all(
-        space.is_branching(name) or _allowed(space[name], axes.get(name), held(values, name))
+        space.is_branching(name) or _allows(space[name], axes.get(name), read_value(values, name))
         for name in values
     )
 
 
-def _allowed(domain: Domain, axis: Axis | None, value: Value) -> bool:
+def _allows(domain: Domain, axis: Axis | None, value: Value) -> bool:
     match axis:
         case None:
             return not isinstance(domain, Constant) or same(domain.value, value)
@@ -198,14 +198,14 @@ def axes_by_size(space: Mapping[str, Domain]) -> dict[str, Axis]:
     branches: dict[str, list[Axis | tuple[Value, ...]]] = {}
     for name, domain in space.items():
         if not space.is_branching(name):
-            axis = _axis(domain) or _listed(domain)
+            axis = _axis(domain) or _single_value(domain)
             branches.setdefault(space.flat_name(name), []).append(axis)
     lacking = {space.flat_name(name) for name in space.conditions}
-    axes = {name: _merged(parts, lacks=name in lacking) for name, parts in branches.items()}
+    axes = {name: _merge(parts, lacks=name in lacking) for name, parts in branches.items()}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
-def _listed(domain: Domain) -> tuple[Value, ...]:
+def _single_value(domain: Domain) -> tuple[Value, ...]:
     """Return the single value of a domain without an axis."""
     match domain:
         case Constant(value):
@@ -216,13 +216,13 @@ def _listed(domain: Domain) -> tuple[Value, ...]:
             return (domain.low,)
 
 
-def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis | None:
+def _merge(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis | None:
     """Return the axis of a parameter for all branches that have it; None if it can't vary."""
     if len(parts) == 1 and not lacks:
         only = parts[0]
         if isinstance(only, tuple):
             return None
-        return (line_of(only.values) or only) if isinstance(only, ListedValues) else only
+        return (fit_line(only.values) or only) if isinstance(only, ListedValues) else only
     values: list[Value] = []
     logs = []
     for part in parts:
@@ -232,7 +232,7 @@ def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
             values += [part.value(0.0), part.value(1.0)]
             logs.append(part.log)
     distinct = different(values)
-    line = line_of(distinct)
+    line = fit_line(distinct)
     if line is not None:
         return NumberLine(
             line.low, line.high, log=line.low > 0 and (all(logs) if logs else line.log)
@@ -243,7 +243,7 @@ def _merged(parts: Sequence[Axis | tuple[Value, ...]], *, lacks: bool) -> Axis |
     return ListedValues(labels) if len(labels) > 1 else None
 
 
-def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
+def perturb(axes: Axes, config: Config, chance: np.random.Generator) -> dict[str, object]:
     """Return a configuration near another: each hyperparameter changed a little, or drawn again.
 
     Numbers become 1.2 or 0.8 times as large, within their range, and move at least one step; listed
@@ -256,20 +256,20 @@ def perturbed(axes: Axes, config: Config, chance: np.random.Generator) -> dict[s
         factor = UP if chance.random() < 0.5 else DOWN
         place = chance.random()
         if resampled:
-            values[name] = drawn(axis, place)
+            values[name] = pick_value(axis, place)
         else:
-            values[name] = _moved(axis, held(config, name), factor)
+            values[name] = _move(axis, read_value(config, name), factor)
     return values
 
 
-def drawn(axis: Axis, place: float) -> Value:
+def pick_value(axis: Axis, place: float) -> Value:
     """Return the value at a place of an axis, from 0 to 1."""
     if isinstance(axis, ListedValues):
         return axis.values[min(int(place * len(axis.values)), len(axis.values) - 1)]
     return axis.value(place)
 
 
-def _moved(axis: Axis, value: Value, factor: float) -> Value:
+def _move(axis: Axis, value: Value, factor: float) -> Value:
     if isinstance(axis, ListedValues):
         return _neighbour(axis, value, factor)
     assert isinstance(value, int | float)
@@ -311,7 +311,7 @@ def label(value: object) -> tuple[bool, object]:
     return isinstance(value, bool), hashable
 
 
-def line_of(values: Sequence[Value]) -> NumberLine | None:
+def fit_line(values: Sequence[Value]) -> NumberLine | None:
     """Return the line of the values; None if they aren't numbers, or are all the same."""
     numbers = [float(value) for value in values if _number(value)]  # type: ignore[arg-type]
     if len(numbers) < len(values) or not all(math.isfinite(number) for number in numbers):

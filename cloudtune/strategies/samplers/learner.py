@@ -105,9 +105,9 @@ class Learner:
             return  # a GP is fitted again each time; and what counts as the worst may have changed
         self._level = level = max(level, self._level)
         self._values = {epoch: values for epoch, values in self._values.items() if epoch >= level}
-        self._model = self._made(self._values[level])
+        self._model = self._make_model(self._values[level])
 
-    def _made(self, values: Mapping[TrialId, float]) -> OptunaModel:
+    def _make_model(self, values: Mapping[TrialId, float]) -> OptunaModel:
         from cloudtune.strategies.samplers.optuna_models import (  # noqa: PLC0415  Optuna takes long to load
             OptunaModel,
         )

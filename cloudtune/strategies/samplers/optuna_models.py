@@ -106,7 +106,7 @@ class OptunaModel:
             elif axis is None and space.is_branching(name):
                 proposal[name] = ONLY_BRANCH
             elif axis is not None and space.active(name, proposal):
-                proposal[name] = _value(axis, _suggested(asked, name, self._distributions[name]))
+                proposal[name] = _value(axis, _suggest(asked, name, self._distributions[name]))
         return proposal
 
     def _forget(self) -> None:
@@ -183,12 +183,12 @@ def _distributions(axes: Axes) -> dict[str, BaseDistribution]:
 def _distribution(axis: Axis) -> BaseDistribution:
     if isinstance(axis, ListedValues):
         return CategoricalDistribution(tuple(range(len(axis.values))))
-    if _is_counted(axis):
+    if _is_integral(axis):
         return IntDistribution(0, axis.count - 1)
     return FloatDistribution(0.0, 1.0)
 
 
-def _is_counted(axis: Axis) -> TypeGuard[Steps]:
+def _is_integral(axis: Axis) -> TypeGuard[Steps]:
     """Whether a model sees steps as whole numbers, not as a float."""
     return isinstance(axis, Steps) and axis.count <= _COUNTED and not axis.log
 
@@ -201,7 +201,7 @@ def _value(axis: Axis, param: Any) -> object:
     match axis:
         case ListedValues(values):
             return values[param]
-        case Steps() if _is_counted(axis):
+        case Steps() if _is_integral(axis):
             return axis.at(param)
         case NumberLine() | Steps():
             return axis.value(param)
@@ -214,7 +214,7 @@ def _params(axes: Axes, config: Config) -> dict[str, Any]:
 def _param(axis: Axis, value: object) -> float | int:
     if isinstance(axis, ListedValues):
         return axis.index(value)
-    if _is_counted(axis):
+    if _is_integral(axis):
         return axis.index(value)
     return axis.place(value)
 
@@ -223,7 +223,7 @@ def _equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     return all(math.isclose(left[name], right[name], abs_tol=1e-12) for name in right)
 
 
-def _suggested(asked: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+def _suggest(asked: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
     match distribution:
         case CategoricalDistribution(choices=choices):
             return asked.suggest_categorical(name, choices)

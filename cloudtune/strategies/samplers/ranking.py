@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cloudtune.model.trial import rank_key
-from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, held, same
+from cloudtune.strategies.samplers.axes import ListedValues, NumberLine, read_value, same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,10 +81,10 @@ def scores(
     scored: dict[int, float] = {}  # of trials that reached the epoch
     weights: dict[int, float] = {}
     for last in sorted(set(lasts) - {0}, reverse=True):
-        here = {n: _at(best[n], last, mode) for n, end in enumerate(lasts) if end >= last}
+        here = {n: _sort_key(best[n], last, mode) for n, end in enumerate(lasts) if end >= last}
         weight = _predictiveness(here, scored)
         weights |= {n: weight for n in here if n not in scored}
-        for number, merged in _merged(here, scored).items():
+        for number, merged in _merge(here, scored).items():
             scored[number] = weight * merged + (1.0 - weight) * scored.get(number, 0.5)
     share = len(scored) / len(best) if best else 0.0
     return [
@@ -129,7 +129,7 @@ def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> floa
     return (max(0.0, correlation) * len(later) + _AS_IF * _USUAL) / (len(later) + _AS_IF)
 
 
-def _merged(here: Mapping[int, Key], later: Mapping[int, float]) -> dict[int, float]:
+def _merge(here: Mapping[int, Key], later: Mapping[int, float]) -> dict[int, float]:
     """Return scores assuming that the ranks at an epoch are right, with trials that ended there.
 
     Such a trial ranks before as many of the trials that continued as are behind it at the epoch.
@@ -173,7 +173,7 @@ def _running_best(history: Mapping[int, float], mode: Mode) -> dict[int, float]:
     return best
 
 
-def _at(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
+def _sort_key(best: Mapping[int, float], epoch: int, mode: Mode) -> Key:
     """Return the sort key of a trial at an epoch, or at its last one before it."""
     metric = best.get(epoch)
     if metric is None:
@@ -189,7 +189,7 @@ SLOPE = 1.6
 MOST = 0.9
 
 
-def trust_of(results: int, correlation: float) -> float:
+def compute_trust(results: int, correlation: float) -> float:
     """Return the share of new configurations that predictions may choose, by their skill so far.
 
     `correlation` is the rank correlation of the predictions for `results` trials with their
@@ -228,7 +228,7 @@ class Ranking:
     ) -> None:
         self._axes = dict(axes)
         self._labels = [isinstance(axis, ListedValues) for axis in self._axes.values()]
-        self._columns = self._placed(configs)
+        self._columns = self._places(configs)
         self._scores = np.array([score.value for score in tried])
         self._trusts = np.array([score.weight for score in tried])
         self._mean = float(np.average(self._scores, weights=self._trusts + 1e-9))
@@ -239,12 +239,12 @@ class Ranking:
         squares = _squares(columns, columns, self._labels)
         fitting = _Fit(squares, self._scores[chosen], self._trusts[chosen])
         self.equal = fitting.best_equal()
-        self.weights = list(before) if before and not fit else fitting.fitted(self.equal, before)
+        self.weights = list(before) if before and not fit else fitting.fit(self.equal, before)
         both = [fitting.left_out(fitting.gaps(w)) for w in (self.equal, self.weights)]
         self._left_out = np.mean(both, axis=0)
 
     def of(self, configs: Sequence[Config]) -> Floats:
-        squares = _squares(self._placed(configs), self._columns, self._labels)
+        squares = _squares(self._places(configs), self._columns, self._labels)
         both = [self._means(squares, weights) for weights in (self.equal, self.weights)]
         return np.asarray(np.mean(both, axis=0))
 
@@ -270,7 +270,7 @@ class Ranking:
         unexplained = (1 - seen**2) * (count - 1) / (count - 1 - moved)
         return math.sqrt(max(0.0, 1 - unexplained))
 
-    def _placed(self, configs: Sequence[Config]) -> Floats:
+    def _places(self, configs: Sequence[Config]) -> Floats:
         """Return the places of configurations: a row for each axis, nan if they have no value."""
         rows = [
             [_place(axis, config, name) for config in configs] for name, axis in self._axes.items()
@@ -308,7 +308,7 @@ class _Fit:
         choices = [[weight] * count for weight in _EQUAL]
         return min(choices, key=lambda weights: self._error(self.gaps(weights), weights))
 
-    def fitted(self, equal: list[float], before: Sequence[float] | None) -> list[float]:
+    def fit(self, equal: list[float], before: Sequence[float] | None) -> list[float]:
         """Return the best weights, one axis after the other, from equal ones or those before."""
         count = len(self._squares)
         starts = [equal] + ([list(before)] if before else [])
@@ -321,10 +321,10 @@ class _Fit:
                 if error < least:
                     weights, least = scaled, error
             for axis in range(count):
-                weights, least = self._improved(weights, least, axis)
+                weights, least = self._improve(weights, least, axis)
         return weights
 
-    def _improved(self, weights: list[float], least: float, axis: int) -> tuple[list[float], float]:
+    def _improve(self, weights: list[float], least: float, axis: int) -> tuple[list[float], float]:
         gaps = self.gaps(weights)
         own = weights[axis]
         usual = float(np.median(weights))
@@ -350,7 +350,7 @@ class _Fit:
 
 def _place(axis: Axis, config: Config, name: str) -> float:
     """Return a value's place on an axis, which extends beyond its ends; nan for no value."""
-    value = held(config, name)
+    value = read_value(config, name)
     if isinstance(axis, ListedValues):
         listed = [n for n, label in enumerate(axis.values) if same(label, value)]
         return float(listed[0]) if listed else _UNLISTED

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.errors import UsageError, nearest, quote
 from cloudtune.experiment.search_space import Constant, Domain, Grid
 from cloudtune.experiment.spaces import Space, sample
 from cloudtune.model.trial import Trial
 from cloudtune.plugins import Registry
-from cloudtune.strategies.samplers.axes import axes_by_size, axes_of, drawn, perturbed
+from cloudtune.strategies.samplers.axes import axes_by_size, list_axes, perturb, pick_value
 from cloudtune.strategies.samplers.learner import Learner
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def sampler_kind(name: str) -> str:
     if name in names:
         return name
     raise UsageError(
-        f"unknown sampler {shown(name)}; choose one of {', '.join(names)}.{nearest(name, names)}"
+        f"unknown sampler {quote(name)}; choose one of {', '.join(names)}.{nearest(name, names)}"
     )
 
 
@@ -99,7 +99,7 @@ class SpaceSampler:
         # The model of "adaptive" is `Adaptive`'s.
         self._kind = "random" if sampler_kind(kind) == ADAPTIVE else kind
         self._seed = seed
-        self._axes = axes_of(self._space)
+        self._axes = list_axes(self._space)
         self._digits = 2 if most is None else max(2, len(str(most - 1)))
         if self._space.is_listed:
             crossed = self._space.crossings
@@ -125,17 +125,17 @@ class SpaceSampler:
         if self._given >= self._most:
             return None
         if self._given < len(self._first):
-            return self._begun(self._first[self._given])
+            return self._begin_trial(self._first[self._given])
         crossing = self._crossing()
         sampled: Config | None = self._learner.propose(crossing) if self._learner else None
         if sampled is None:
-            sampled = self._drawn()
+            sampled = self._draw_config()
         values = {
             name: self._value(name, domain, sampled)
             for name, domain in self._space.items()
             if name in sampled or name not in self._axes
         }
-        return self._begun(self._space.config(values | crossing))
+        return self._begin_trial(self._space.config(values | crossing))
 
     def more(self, trials: int) -> int:
         """Add trials; return how many were added: grids end with their last crossing."""
@@ -146,7 +146,7 @@ class SpaceSampler:
         self._most = max(self._most, most)
         return trials if math.isinf(before) else int(self._most - before)
 
-    def _drawn(self) -> Config:
+    def _draw_config(self) -> Config:
         if all(isinstance(self._space[name], Grid) for name in self._axes):
             return {}
         if self._draws is None:
@@ -195,7 +195,7 @@ class SpaceSampler:
         """Return a candidate as a trial; None if there may be no more trials."""
         if self._given >= self._most:
             return None
-        return self._begun(self.candidates()[candidate])
+        return self._begin_trial(self.candidates()[candidate])
 
     def explore(self, parent: Trial, *, inherit: bool = False) -> Trial | None:
         """Return a trial whose configuration is a parent's, perturbed; None after the last.
@@ -206,31 +206,33 @@ class SpaceSampler:
         """
         if self._given >= self._most:
             return None
-        values = self._space.values_of(parent.config)
+        values = self._space.active_values(parent.config)
         axes = {
             name: axis
             for name, axis in self._axes.items()
             if self._space.active(name, values) and self._changes(name, inherit=inherit)
         }
-        changed = perturbed(axes, values, self._chance)
-        return self._begun(self._space.config(self._filled(changed) if inherit else changed))
+        changed = perturb(axes, values, self._chance)
+        return self._begin_trial(
+            self._space.config(self._fill_branches(changed) if inherit else changed)
+        )
 
     def _changes(self, name: str, *, inherit: bool) -> bool:
         if name in self._space.of_models:
             return inherit
         return not self._space.is_branching(name)
 
-    def _filled(self, values: Config) -> Config:
+    def _fill_branches(self, values: Config) -> Config:
         """Return values with those of branches just taken."""
         filled = dict(values)
         for name, domain in self._space.items():
             if name not in filled and self._space.active(name, filled):
                 axis = self._axes.get(name)
-                new = {} if axis is None else {name: drawn(axis, self._chance.random())}
+                new = {} if axis is None else {name: pick_value(axis, self._chance.random())}
                 filled[name] = self._value(name, domain, new)
         return filled
 
-    def _begun(self, config: Mapping[str, object]) -> Trial:
+    def _begin_trial(self, config: Mapping[str, object]) -> Trial:
         trial = Trial(f"t{self._given:0{self._digits}d}", config)
         self._given += 1
         if self._learner is not None:
@@ -239,7 +241,7 @@ class SpaceSampler:
 
     def _by_axes(self, trial: Trial) -> Trial:
         """Return a trial as the model sees it: with the branches that it takes."""
-        return replace(trial, config=self._space.values_of(trial.config))
+        return replace(trial, config=self._space.active_values(trial.config))
 
     def tell(self, trial: Trial, epoch: int, value: float | None) -> None:
         if self._learner is not None:

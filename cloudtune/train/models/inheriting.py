@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cloudtune.errors import UsageError, shown
+from cloudtune.errors import UsageError, quote
 from cloudtune.train.models.ready import KEPT
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def inherit(model: torch.nn.Module, state_dict: Mapping[str, Any]) -> Inherited:
 
 
 def _some(names: Mapping[str, Any]) -> str:
-    return shown(", ".join(names)) if names else "nothing"
+    return quote(", ".join(names)) if names else "nothing"
 
 
 def _partners(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ import copy
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cloudtune.errors import UsageError, nearest, shown
+from cloudtune.errors import UsageError, nearest, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def repeat(network: torch.nn.Module, name: str, times: int) -> torch.nn.Module:
     """
     block = submodule(network, name)
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-        raise UsageError(f"repeat({name!r}): {shown(times)} times; write a whole number from 1 on")
+        raise UsageError(f"repeat({name!r}): {quote(times)} times; write a whole number from 1 on")
     inputs, outputs = (getattr(block, f"{way}_features", None) for way in ("in", "out"))
     inputs, outputs = (
         getattr(block, f"{way}_channels", size) for way, size in (("in", inputs), ("out", outputs))

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin
 from typing import get_type_hints as types_of
 
-from cloudtune.errors import UsageError, nearest, shown
-from cloudtune.model.trial import nested
+from cloudtune.errors import UsageError, nearest, quote
+from cloudtune.model.trial import nest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,8 +85,8 @@ class OneOf:
         """Return a branch for each mutator with its own choices, and a name for each without."""
         branches: list[object] = []
         for option in self.options:
-            name = NONE if option is None else name_of(option)
-            choices = {} if option is None else choices_of(option)
+            name = NONE if option is None else mutator_name(option)
+            choices = {} if option is None else mutator_choices(option)
             branches.append({"name": name, **choices} if choices else name)
         return {"choice": branches}
 
@@ -96,11 +96,11 @@ class OneOf:
         name = choices.pop("name", None)
         if name == NONE and None in self.options:
             return network
-        options = {name_of(option): option for option in self.options if option is not None}
+        options = {mutator_name(option): option for option in self.options if option is not None}
         if name not in options:
             there_are = ", ".join([*([NONE] if None in self.options else []), *options])
             raise UsageError(
-                f"{self.name} is {shown(name)}; it may be {there_are}.{nearest(name, options)}"
+                f"{self.name} is {quote(name)}; it may be {there_are}.{nearest(name, options)}"
             )
         return _apply(options[name], network, choices)
 
@@ -116,7 +116,7 @@ class ModelSpace:
     def search(self) -> dict[str, Any]:
         """Return its `search` section in an experiment; `{mutators: train.py:MODEL}` for short."""
         search = {
-            name_of(it): it.search if isinstance(it, OneOf) else choices_of(it)
+            mutator_name(it): it.search if isinstance(it, OneOf) else mutator_choices(it)
             for it in self.mutators
         }
         return {"mutators": search}
@@ -130,10 +130,10 @@ class ModelSpace:
         Raises:
             UsageError: no mutator has such a choice, or a mutator returns no network.
         """
-        rest = nested(choices)
+        rest = nest(choices)
         network = self.base()
         for mutator in self.mutators:
-            name = name_of(mutator)
+            name = mutator_name(mutator)
             if name not in rest:
                 continue
             taken = rest.pop(name)
@@ -142,7 +142,7 @@ class ModelSpace:
             else:
                 network = _apply(mutator, network, taken)
         if rest:
-            names = [name_of(mutator) for mutator in self.mutators]
+            names = [mutator_name(mutator) for mutator in self.mutators]
             odd = next(iter(rest))
             raise UsageError(
                 f"the choices have {odd}, and there is no such mutator; there are "
@@ -164,12 +164,12 @@ def space(base: Callable[[], torch.nn.Module], /, *mutators: Mutator | OneOf) ->
     if not mutators:
         raise UsageError("space() has no mutators; give it functions that change the network")
     made_space = ModelSpace(base, mutators)
-    names = [name_of(mutator) for mutator in mutators]
+    names = [mutator_name(mutator) for mutator in mutators]
     _check_names("space()", names)
     for mutator, name in zip(mutators, names, strict=True):
         if isinstance(mutator, OneOf):
             continue
-        if not choices_of(mutator):
+        if not mutator_choices(mutator):
             raise UsageError(
                 f"{name}() has no choices, so it is part of the base; to have it now and then, "
                 f'write models.one_of("{name}_or_not", None, {name})'
@@ -189,25 +189,26 @@ def one_of(name: str, /, *options: Mutator | None) -> OneOf:
     if not options:
         raise UsageError(f"one_of({name!r}) has nothing to choose from; give it functions, or None")
     _check_names(
-        f"one_of({name!r})", [NONE if option is None else name_of(option) for option in options]
+        f"one_of({name!r})",
+        [NONE if option is None else mutator_name(option) for option in options],
     )
     for option in options:
         if option is not None:
-            choices_of(option)
+            mutator_choices(option)
     return OneOf(name, options)
 
 
-def name_of(mutator: Mutator | OneOf | Callable[..., object]) -> str:
+def mutator_name(mutator: Mutator | OneOf | Callable[..., object]) -> str:
     """Return the name of a mutator in a configuration: that of the function."""
     if isinstance(mutator, OneOf):
         return mutator.name
     name: str = getattr(mutator, "__name__", "")
     if not name.isidentifier():
-        raise UsageError(f"{shown(mutator)} has no name; write a mutator as a function, with def")
+        raise UsageError(f"{quote(mutator)} has no name; write a mutator as a function, with def")
     return name
 
 
-def choices_of(mutator: Mutator) -> dict[str, Any]:
+def mutator_choices(mutator: Mutator) -> dict[str, Any]:
     """Return what each choice of a mutator may be, as in `search`.
 
     Raises:
@@ -217,7 +218,7 @@ def choices_of(mutator: Mutator) -> dict[str, Any]:
     names = getattr(mutator, "__globals__", {})
     choices = {}
     for parameter in parameters:
-        where = f"{parameter.name} of {name_of(mutator)}()"
+        where = f"{parameter.name} of {mutator_name(mutator)}()"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UsageError(f"{where}: a choice has a name and a type, so * is none")
         hints = {parameter.name: parameter.annotation}
@@ -246,9 +247,9 @@ def _domain(kind: Any) -> dict[str, Any] | None:
 def _apply(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch.nn.Module:
     from torch.nn import Module  # noqa: PLC0415
 
-    name = name_of(mutator)
+    name = mutator_name(mutator)
     if not isinstance(taken, dict):
-        raise UsageError(f"the choices of {name} are {shown(taken)}; give them by their names")
+        raise UsageError(f"the choices of {name} are {quote(taken)}; give them by their names")
     try:
         inspect.signature(mutator).bind(network, **taken)
     except TypeError as error:
@@ -256,7 +257,7 @@ def _apply(mutator: Mutator, network: torch.nn.Module, taken: object) -> torch.n
         raise UsageError(f"the choices of {name} are {names}: {error}") from None
     changed: object = mutator(network, **taken)
     if not isinstance(changed, Module):
-        gave = "nothing" if changed is None else shown(changed)
+        gave = "nothing" if changed is None else quote(changed)
         raise UsageError(f"{name}() gave {gave}; let it return the network")
     return changed
 

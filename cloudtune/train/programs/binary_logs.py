@@ -51,7 +51,7 @@ class EventFile:
             yield self._row()
 
     def _records(self) -> Iterator[bytes]:
-        data = _read_from(self._path, self._at)
+        data = _read_rest(self._path, self._at)
         at = 0
         while len(data) >= at + _HEAD.size:
             length, _ = _HEAD.unpack_from(data, at)
@@ -87,7 +87,7 @@ class EventFile:
         return values
 
 
-def _read_from(path: Path, start: int) -> bytes:
+def _read_rest(path: Path, start: int) -> bytes:
     """Return the rest of a file; nothing if it isn't there."""
     try:
         with path.open("rb") as file:
@@ -164,7 +164,7 @@ class WandbFile:
                     yield row
 
     def _records(self) -> Iterator[bytes]:
-        data = _read_from(self._path, self._at)
+        data = _read_rest(self._path, self._at)
         at = 0
         while True:
             left = _BLOCK - (self._at + at) % _BLOCK

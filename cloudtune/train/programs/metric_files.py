@@ -15,9 +15,9 @@ from cloudtune.train.programs.binary_logs import EventFile, WandbFile
 from cloudtune.train.programs.metric_parsers import (
     Reading,
     Values,
-    epoch_of,
+    find_epoch,
+    find_step,
     numbers_in,
-    step_of,
     texts_in,
 )
 from cloudtune.train.programs.output_lines import Lines
@@ -140,16 +140,16 @@ class MetricFiles:
             self.example = json.dumps(values)[:_EXAMPLE_LETTERS]
             return
         numbers = numbers_in(values)
-        epoch = epoch_of(numbers)
+        epoch = find_epoch(numbers)
         if epoch is None:
-            epoch = self._counted(step_of(numbers))
+            epoch = self._count(find_step(numbers))
         if epoch is not None:
             self.number = int(epoch)
         self.is_last = True
         self._newest = path
         yield Reading(numbers, epoch, texts_in(values))
 
-    def _counted(self, step: float | None) -> float | None:
+    def _count(self, step: float | None) -> float | None:
         """Return a step as an epoch's number, as long as steps go on by one; None otherwise."""
         before, self._step = self._step, step
         if step is None:
@@ -255,7 +255,7 @@ class _Document:
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return
-        document = _parsed(text)
+        document = _parse(text)
         if document is None:  # it is being written
             return
         self._state = state
@@ -279,7 +279,7 @@ class _Document:
         return new
 
 
-def _parsed(text: str) -> object:
+def _parse(text: str) -> object:
     """Return a JSON document, or the list of objects on lines; None if it isn't whole."""
     try:
         return json.loads(text)

@@ -177,7 +177,7 @@ class Readings:
         line = clean(line)
         mark = _EPOCH_IN_TEXT.search(line)
         values = self._values(line)
-        own = epoch_of(numbers_in(values))
+        own = find_epoch(numbers_in(values))
         if mark is not None:
             self._pass(int(mark[1]), is_report=self._is_report(values))
         if own is None:
@@ -320,16 +320,16 @@ def _counters(line: str) -> tuple[tuple[tuple[int, int], ...], bool]:
     return counters, bool(counters) and _BAR.search(line) is not None
 
 
-def epoch_of(numbers: Mapping[str, float]) -> float | None:
+def find_epoch(numbers: Mapping[str, float]) -> float | None:
     """Return the script's own epoch number among its metrics; None if there is none."""
-    return _named(numbers, _EPOCH_KEYS)
+    return _find(numbers, _EPOCH_KEYS)
 
 
-def step_of(numbers: Mapping[str, float]) -> float | None:
+def find_step(numbers: Mapping[str, float]) -> float | None:
     """Return the script's own step number among its metrics; None if there is none."""
-    return _named(numbers, _STEP_KEYS)
+    return _find(numbers, _STEP_KEYS)
 
 
-def _named(numbers: Mapping[str, float], keys: Sequence[str]) -> float | None:
+def _find(numbers: Mapping[str, float], keys: Sequence[str]) -> float | None:
     value = next((numbers[key] for key in keys if key in numbers), None)
     return value if value is not None and 0 <= value < math.inf else None

@@ -108,14 +108,14 @@ class Lines:
 
     def _plain(self, data: bytes) -> Iterator[bytes]:
         if self._needles:
-            yield from self._found(data)
+            yield from self._find_lines(data)
             return
         for number, line in enumerate(data.split(b"\n")):
             self._newline |= number > 0
             if line.strip():
                 yield line
 
-    def _found(self, data: bytes) -> Iterator[bytes]:
+    def _find_lines(self, data: bytes) -> Iterator[bytes]:
         """Yield the lines with a needle, without a look at each of the others."""
         end = 0
         found = {needle: data.find(needle) for needle in self._needles}

@@ -43,7 +43,7 @@ class Program:
         """
         done: list[str] = []
         for word in self.words:
-            listed = _listed(word, values)
+            listed = _fill_list(word, values)
             if listed is not None:
                 done += [_value_text(value) for value in listed]
                 continue
@@ -75,7 +75,7 @@ def _text(part: str | Hole, values: Mapping[str, object]) -> str | None:
     return None if value is None else _value_text(value)
 
 
-def _listed(word: Word, values: Mapping[str, object]) -> list[object] | None:
+def _fill_list(word: Word, values: Mapping[str, object]) -> list[object] | None:
     """Return the list that fills a word on its own; None if none does."""
     if len(word) != 1 or isinstance(word[0], str) or word[0][1] is not None:
         return None

@@ -38,7 +38,7 @@ from cloudtune.train.checkpoint import (
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
-from cloudtune.train.programs.metric_parsers import Reading, Readings, epoch_of, step_of
+from cloudtune.train.programs.metric_parsers import Reading, Readings, find_epoch, find_step
 from cloudtune.train.programs.output_lines import last_traceback
 from cloudtune.train.programs.process_tree import die_with_parent, process_tree
 from cloudtune.train.programs.program import Program
@@ -484,9 +484,9 @@ class EpochNumbers:
         self._offset: int | None = None  # what to add to the script's number
         self._last: float | None = None  # its number in the previous report
 
-    def resumed(self, manifest: Manifest) -> None:
+    def note_resume(self, manifest: Manifest) -> None:
         """Learn from a checkpoint how the script has counted so far."""
-        own = epoch_of(manifest.metrics)
+        own = find_epoch(manifest.metrics)
         ahead = None if own is None else round(manifest.epoch * self._every - own, 2)
         if ahead in {0, 1}:
             self._offset = int(ahead)
@@ -502,7 +502,7 @@ class EpochNumbers:
 
         `from_zero`: the script has named an epoch 0.
         """
-        own = reading.epoch if self._unit == "epoch" else step_of(reading.metrics)
+        own = reading.epoch if self._unit == "epoch" else find_step(reading.metrics)
         if not self._wanted or own is None:
             return {}
         if self._unit == "step":
@@ -526,7 +526,9 @@ class EpochNumbers:
 _Taken: TypeAlias = tuple[Reading, Checkpoint | None]
 
 
-def _owned(readings: Sequence[Reading], checkpoint: Checkpoint | None, owner: int) -> list[_Taken]:
+def _assign_checkpoint(
+    readings: Sequence[Reading], checkpoint: Checkpoint | None, owner: int
+) -> list[_Taken]:
     """Return readings with the checkpoint at its owner, counted from 1."""
     return [(it, checkpoint if n == owner else None) for n, it in enumerate(readings, start=1)]
 
@@ -613,7 +615,7 @@ class ReadRun(CommandRun):
                     only_models=program.folder == ".",
                 )
             if self._session.restore is not None:
-                self._numbers.resumed(read_manifest(self._session.restore))
+                self._numbers.note_resume(read_manifest(self._session.restore))
                 if program.folder is not None:
                     self._read_watch = ReadWatch(self.folder / program.folder)
             process = self._start()
@@ -669,13 +671,13 @@ class ReadRun(CommandRun):
         """
         self._check_one_model()
         if self._session.epoch == self._session.start_epoch > 0:
-            self._check_resumed(readings[0])
+            self._check_resume(readings[0])
         taken: list[_Taken] = []
         while True:
             halted = self._halt(len(readings))
             if not halted.coming:
                 break
-            taken += _owned(readings, halted.checkpoint, len(readings))
+            taken += _assign_checkpoint(readings, halted.checkpoint, len(readings))
             if halted.stands:
                 self._report(taken)
                 self._let_on()
@@ -688,7 +690,7 @@ class ReadRun(CommandRun):
         readings = [*readings, *later]
         if later:
             owner = len(readings) if halted.is_last else len(readings) - 1
-        self._report([*taken, *_owned(readings, checkpoint, owner)])
+        self._report([*taken, *_assign_checkpoint(readings, checkpoint, owner)])
         self._let_on()
 
     def _report(self, taken: Sequence["_Taken"]) -> None:
@@ -714,7 +716,7 @@ class ReadRun(CommandRun):
             self._saving.note_going_on()
         self.go_on()
 
-    def _check_resumed(self, first: Reading) -> None:
+    def _check_resume(self, first: Reading) -> None:
         """Count from the first epoch again if nothing shows that the checkpoint was read."""
         watch = self._read_watch
         self._read_watch = None

@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from cloudtune.train.folder_changes import Changes, State
-from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder, written_at
+from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder, last_write
 from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
 # Libraries open these for each entry.
@@ -67,7 +67,7 @@ class SaveFolder:
         self._note_growth(state)
         return {name: it for name, it in state.items() if self._counts(name)}
 
-    def changed(self, state: State | None = None) -> list[Path]:
+    def list_changes(self, state: State | None = None) -> list[Path]:
         """Return the files that are new or changed since `take` was called, up to a `state`."""
         changed = self._changes.since(state)
         return [path for path in changed if self._counts(str(path))]
@@ -82,8 +82,8 @@ class SaveFolder:
         """Return the files and folders that were written after the last line of the output."""
         written = self._order.written_after()
         if written is None:
-            reported = written_at(self._printed())
-            return [path for path in self.changed() if written_at(path) > reported]
+            reported = last_write(self._printed())
+            return [path for path in self.list_changes() if last_write(path) > reported]
         return [Path(name) for name in written if self._counts(name)]
 
     def mark(self) -> None:
@@ -99,7 +99,7 @@ class SaveFolder:
         """Return the files that the command has open for writing."""
         return self._open.saving()
 
-    def wait_closed(self, ended: Callable[[], bool]) -> bool:
+    def wait_until_free(self, ended: Callable[[], bool]) -> bool:
         """Wait until none is open for writing; return False if the command ends before that."""
         return self._open.wait(ended)
 
@@ -133,7 +133,7 @@ class SaveFolder:
 
     def unit(self, path: Path) -> str:
         """Return what a file is saved with: the folder in which it is, or "" for loose files."""
-        return unit_of(self.name(path))
+        return save_unit(self.name(path))
 
     def units(self, paths: Iterable[Path]) -> set[str]:
         return {self.unit(path) for path in paths}
@@ -172,6 +172,6 @@ class SaveFolder:
         self._copies.clear()
 
 
-def unit_of(name: str) -> str:
+def save_unit(name: str) -> str:
     """Return what a file of a folder is saved with: the folder in which it is, or ""."""
     return name.partition("/")[0] if "/" in name else ""

@@ -20,10 +20,10 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.folder_changes import Changes, State
 from cloudtune.train.programs.metric_files import MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings
-from cloudtune.train.programs.save_folder import SaveFolder, unit_of
+from cloudtune.train.programs.save_folder import SaveFolder, save_unit
 from cloudtune.train.programs.save_order import FIRST_PROMPT, PROMPT, Look, SaveOrder
-from cloudtune.train.programs.snapshots import written_at
-from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, unfinished
+from cloudtune.train.programs.snapshots import last_write
+from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, find_unfinished_save
 from cloudtune.train.storage import tell
 
 # Seconds between two looks at its folder.
@@ -143,27 +143,27 @@ class Saving:
         self._epoch = epoch
         was_settled = self._is_settled and reports == 1  # so what is new is this report's
         self._is_settled = False
-        reported = written_at(self._readings.path)
+        reported = last_write(self._readings.path)
         before, self._reported = self._reported, reported
         unseen = self.order.unseen
         if not self.order.has_reported:
             self._await_first_save(reported)
         if self._folder.being_written():
-            self._folder.wait_closed(self._command.stopping)
+            self._folder.wait_until_free(self._command.stopping)
         state = self._folder.state()  # what is written from here on is not of an epoch before
-        written = self._folder.changed()
+        written = self._folder.list_changes()
         last = self._folder.written_last()
         if coming := list(self._readings.more()):
             self.order.note_late()
             return self._passed_by(coming) if was_settled else self._overtaken(coming)
 
         if written and self.order.after is None:
-            newest = max(map(written_at, written))
+            newest = max(map(last_write, written))
             if not self.order.has_reported and newest < reported - self.order.epoch_seconds / 2:
                 self._folder.take(state)  # what it writes when it starts is no checkpoint
                 written = []
             else:
-                times = [at for at in map(written_at, last) if at]  # some are gone by now
+                times = [at for at in map(last_write, last) if at]  # some are gone by now
                 look = Look(
                     reported=reported,
                     newest=newest,
@@ -179,7 +179,7 @@ class Saving:
 
         if not written or (self.order.after and not last and not was_settled):
             self._folder.take(state)  # it is of the epoch before
-            late = min(map(written_at, written), default=-math.inf) - before
+            late = min(map(last_write, written), default=-math.inf) - before
             self._patience = max(self._patience, _LATER * late)
             if coming := self._await_save():
                 return self._overtaken(coming)
@@ -192,7 +192,7 @@ class Saving:
 
         As libraries print a line for each file that they save, which ends that of a progress bar.
         """
-        if unfinished(written) is not None:
+        if find_unfinished_save(written) is not None:
             self._reports_amid = True
             return True
         names = {self._folder.name(path) for path in written}
@@ -201,7 +201,9 @@ class Saving:
             return False
         give_up = time.monotonic() + min(FIRST_PROMPT, self.order.epoch_seconds / 4)
         while True:
-            new = [path for path in self._folder.changed() if self._folder.name(path) not in names]
+            new = [
+                path for path in self._folder.list_changes() if self._folder.name(path) not in names
+            ]
             if self._folder.units([*new, *self._folder.written_last()]) & begun:
                 self._reports_amid = True
                 return True
@@ -214,7 +216,7 @@ class Saving:
         return [
             path
             for path in written
-            if self._folder.unit(path) and -PROMPT <= written_at(path) - reported <= 0
+            if self._folder.unit(path) and -PROMPT <= last_write(path) - reported <= 0
         ]
 
     def _runs(self) -> bool:
@@ -225,7 +227,7 @@ class Saving:
         self._command.suspend()
         while self._folder.being_written():
             self._command.go_on()
-            if not self._folder.wait_closed(self._command.stopping):
+            if not self._folder.wait_until_free(self._command.stopping):
                 return False
             self._command.suspend()
         return True
@@ -249,7 +251,7 @@ class Saving:
 
     def _halt_after_save(self) -> Halted:
         """Suspend a script that saves after its reports, once its save is whole."""
-        while self._folder.changed():
+        while self._folder.list_changes():
             if coming := self._await_whole():
                 return self._passed_by(coming, self._resting)
             if self._command.stopping() or self._command.code() or not self._suspend():
@@ -267,7 +269,7 @@ class Saving:
 
         Other files are what it has written when it started, or it saves first and then evaluates.
         """
-        newest = max(map(written_at, self._folder.changed()), default=0.0)
+        newest = max(map(last_write, self._folder.list_changes()), default=0.0)
         if newest == 0.0 or newest > reported - PROMPT:
             return
         give_up = time.monotonic() + FIRST_PROMPT
@@ -283,7 +285,7 @@ class Saving:
         give_up = time.monotonic() + patience
         while not self._command.stopping():
             is_over = self._command.code() is not None or time.monotonic() > give_up
-            if self._folder.changed():
+            if self._folder.list_changes():
                 self.order.after = True
                 return []
             if is_over:
@@ -305,7 +307,7 @@ class Saving:
         changed_at = time.monotonic()
         while self._runs():
             if self._folder.being_written():
-                self._folder.wait_closed(self._command.stopping)
+                self._folder.wait_until_free(self._command.stopping)
             state = self._folder.state()  # before its lines are read: later files aren't in it
             if coming := list(self._readings.more()):
                 return coming
@@ -315,17 +317,17 @@ class Saving:
             if self._readings.number != number:
                 return []
             rest = time.monotonic() - changed_at
-            written = self._folder.changed()
+            written = self._folder.list_changes()
             if rest >= KNOWN_QUIET:
                 self._copy_spare(written)
-            if rest >= self._quiet(written) and unfinished(written) is None:
+            if rest >= self._quiet(written) and find_unfinished_save(written) is None:
                 return []
             time.sleep(_POLL)
         return []
 
     def _quiet(self, written: Sequence[Path]) -> float:
         """Return the seconds without a change after which a save of these files is whole."""
-        times = [written_at(path) for path in written]
+        times = [last_write(path) for path in written]
         took = max(times, default=0.0) - min(times, default=0.0)
         return self._shapes.quiet(map(self._folder.name, written), took)
 
@@ -355,8 +357,8 @@ class Saving:
         if len(coming) == 1 and self._readings.is_last:
             later = self._folder.written_last()
             if self._reports_amid:
-                reported = written_at(self._readings.path)
-                later += self._just_before(self._folder.changed(), reported)
+                reported = last_write(self._readings.path)
+                later += self._just_before(self._folder.list_changes(), reported)
         elif before:
             later = Changes.between(before, state)
         else:
@@ -365,7 +367,7 @@ class Saving:
         later += map(Path, self._folder.being_written())
         begun = {self._folder.name(path) for path in later if path.is_file()}
         old = {name: it for name, it in state.items() if self._folder.name(Path(name)) not in begun}
-        saved = self._folder.changed(before) if before else []
+        saved = self._folder.list_changes(before) if before else []
         if self._reports_amid:
             saved = [path for path in saved if self._folder.name(path) not in begun]
         written = self._folder.take(old)
@@ -384,7 +386,7 @@ class Saving:
         spare, self._spare = self._spare, None
         if spare is not None and not self._folder.written_since_mark():
             return spare.folder
-        units = {unit_of(name) for name in begun}
+        units = {save_unit(name) for name in begun}
         if units & self._folder.units(written):
             return None
         return self._folder.copy(
@@ -396,7 +398,7 @@ class Saving:
         if not written:
             return None
         files = written if copy is None else self._folder.in_copy(copy, written)
-        if damaged := unfinished(files):
+        if damaged := find_unfinished_save(files):
             what = "is empty or torn, or others of its save are missing"
             tell(f"epoch {self._epoch + 1} is not saved: {damaged.name} {what}")
             return None

@@ -67,7 +67,7 @@ def _events(file: int) -> list[tuple[int, int, str]]:
     return events
 
 
-def written_at(path: Path) -> float:
+def last_write(path: Path) -> float:
     """Return when a file was last written, in Unix time; 0 if it isn't there."""
     try:
         return path.stat().st_mtime
@@ -133,8 +133,8 @@ class WriteOrder:
         """Watch a log that wasn't there before; times tell what was written after its last line."""
         self._watch_log()
         self._take_events()
-        line = written_at(self._watched)
-        self._after = {name for name in self._after if written_at(Path(name)) > line}
+        line = last_write(self._watched)
+        self._after = {name for name in self._after if last_write(Path(name)) > line}
         self._pending &= self._after
 
     def _take_events(self) -> bool:
@@ -146,15 +146,15 @@ class WriteOrder:
                     return False
                 if watch == self._log_watch:
                     self._note_line()
-                elif watch in self._folders and not self._only_closed(watch, mask, name):
+                elif watch in self._folders and not self._is_log_close(watch, mask, name):
                     self._note_file(self._folders[watch] / name, is_folder=bool(mask & _IN_ISDIR))
         return True
 
-    def _only_closed(self, watch: int, mask: int, name: str) -> bool:
+    def _is_log_close(self, watch: int, mask: int, name: str) -> bool:
         """Whether a file was closed that hasn't changed since the last line: a log, at the end."""
         if mask & _WRITES != _IN_CLOSE_WRITE:
             return False
-        return written_at(self._folders[watch] / name) < written_at(self._watched)
+        return last_write(self._folders[watch] / name) < last_write(self._watched)
 
     def _note_line(self) -> None:
         self._after.clear()

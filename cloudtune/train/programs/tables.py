@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from cloudtune.errors import UsageError
-from cloudtune.script.printed_numbers import number_of
+from cloudtune.script.printed_numbers import parse_number
 from cloudtune.train.programs.metric_parsers import Values
 
 _DELIMITERS: Final = ",;\t|"
@@ -101,7 +101,7 @@ class Table:
         if is_comment:
             self._comment = cells
             return False
-        has_names = any(isinstance(number_of(cell), str) for cell in cells if cell)
+        has_names = any(isinstance(parse_number(cell), str) for cell in cells if cell)
         if has_names:
             self._names = cells
             return False
@@ -120,14 +120,14 @@ class Table:
     def _values(self, text: str) -> Iterator[tuple[str, float | str]]:
         for name, cell in zip(self._names, self._cells(text), strict=False):
             if name and cell:
-                yield name, number_of(cell)
+                yield name, parse_number(cell)
 
 
 def may_have_names(line: str) -> bool:
     """Whether the first line of a file may be the names of a table, or a comment before them."""
     if line.startswith(("#", "{", "[")):
         return line.startswith("#")
-    return not any(isinstance(number_of(cell), float) for cell in _CELL.findall(line))
+    return not any(isinstance(parse_number(cell), float) for cell in _CELL.findall(line))
 
 
 def json_values(row: Mapping[str, object], prefix: str = "") -> Values:
@@ -135,7 +135,7 @@ def json_values(row: Mapping[str, object], prefix: str = "") -> Values:
     values: Values = {}
     for name, field in row.items():
         if isinstance(field, str):
-            values[prefix + name] = number_of(field)
+            values[prefix + name] = parse_number(field)
         elif isinstance(field, int | float) and not isinstance(field, bool):
             values[prefix + name] = float(field)
         elif isinstance(field, dict):

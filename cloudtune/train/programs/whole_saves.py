@@ -67,7 +67,7 @@ def _shape(names: Iterable[str]) -> Counter[str]:
     return Counter(_DIGITS.sub("#", name) for name in names)
 
 
-def unfinished(files: Iterable[Path]) -> Path | None:
+def find_unfinished_save(files: Iterable[Path]) -> Path | None:
     """Return the first file that can't be whole, or that lacks others of its save; None if none.
 
     An empty file; an archive without its end (torch.save writes a zip archive, whose directory

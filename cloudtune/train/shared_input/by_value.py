@@ -22,10 +22,10 @@ class Fingerprint:
 
     def of(self, thing: object) -> str:
         """Return the SHA-256 of a thing's parts."""
-        text = f"{sys.version_info[:2]} {self._of(thing)}"
+        text = f"{sys.version_info[:2]} {self._encode(thing)}"
         return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
-    def _of(self, thing: object) -> str:
+    def _encode(self, thing: object) -> str:
         if thing is None or isinstance(thing, bool | int | float | complex | str | bytes):
             return repr(thing)
         if id(thing) in self._seen:
@@ -36,27 +36,33 @@ class Fingerprint:
     def _parts(self, thing: Any) -> Iterable[str]:  # noqa: C901, PLR0911  one flat match
         match thing:
             case list() | tuple():
-                return map(self._of, thing)
+                return map(self._encode, thing)
             case set() | frozenset():
-                return sorted(map(self._of, thing))
+                return sorted(map(self._encode, thing))
             case dict():
-                return (f"{self._of(key)}: {self._of(value)}" for key, value in thing.items())
+                return (
+                    f"{self._encode(key)}: {self._encode(value)}" for key, value in thing.items()
+                )
             case types.ModuleType():
                 return [thing.__name__]
             case types.CodeType():
-                return [thing.co_code.hex(), str(thing.co_names), *map(self._of, thing.co_consts)]
+                return [
+                    thing.co_code.hex(),
+                    str(thing.co_names),
+                    *map(self._encode, thing.co_consts),
+                ]
             case staticmethod() | classmethod():
-                return [self._of(thing.__func__)]
+                return [self._encode(thing.__func__)]
             case property():
-                return map(self._of, (thing.fget, thing.fset, thing.fdel))
+                return map(self._encode, (thing.fget, thing.fset, thing.fdel))
             case types.FunctionType() | type() if is_found_by_name(thing):
                 return [thing.__module__, thing.__qualname__]
             case types.FunctionType():
                 own = thing.__code__, thing.__defaults__, thing.__kwdefaults__, dict(uses(thing))
-                return map(self._of, own)
+                return map(self._encode, own)
             case type():
                 held = sorted((k, v) for k, v in vars(thing).items() if k not in _OF_EVERY_CLASS)
-                return map(self._of, (thing.__qualname__, thing.__bases__, dict(held)))
+                return map(self._encode, (thing.__qualname__, thing.__bases__, dict(held)))
             case _:
                 return [hashlib.sha256(pickle_by_value(thing) or b"").hexdigest()]
 

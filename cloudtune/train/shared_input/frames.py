@@ -32,7 +32,7 @@ class Frame:
         os.close(self.file)
 
 
-def frame_of(batch: Any) -> Frame:
+def write_frame(batch: Any) -> Frame:
     """Write a batch into a new frame.
 
     Raises:
@@ -41,7 +41,7 @@ def frame_of(batch: Any) -> Frame:
     head = io.BytesIO()
     pickler = _Pickler(head)
     pickler.dump(batch)
-    parts = [head.getbuffer(), *map(_bytes_of, pickler.arrays)]
+    parts = [head.getbuffer(), *map(_view_bytes, pickler.arrays)]
     file = os.memfd_create("cloudtune-batch", os.MFD_CLOEXEC)
     try:
         with os.fdopen(file, "wb", closefd=False) as out:
@@ -55,7 +55,7 @@ def frame_of(batch: Any) -> Frame:
     return Frame(file, size, parts[0].nbytes)
 
 
-def batch_of(frame: Frame) -> Any:
+def read_batch(frame: Frame) -> Any:
     """Copy the batch of a frame into memory of this process, and close the frame."""
     memory = bytearray(frame.size)
     view = memoryview(memory)
@@ -108,7 +108,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return strided and not tensor.requires_grad and not tensor.is_conj() and not tensor.is_neg()
 
 
-def _bytes_of(array: Any) -> memoryview:
+def _view_bytes(array: Any) -> memoryview:
     if isinstance(array, torch.Tensor):
         array = array.reshape(-1).view(torch.uint8).numpy()
     return memoryview(array.reshape(-1).view(np.uint8))

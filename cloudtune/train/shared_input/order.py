@@ -33,7 +33,7 @@ class BatchOrder:
             return list(range(len(self.data)))
         import torch  # noqa: PLC0415
 
-        chance = torch.Generator().manual_seed(seed_of(self.seed, "order", epoch))
+        chance = torch.Generator().manual_seed(make_seed(self.seed, "order", epoch))
         order: list[int] = torch.randperm(len(self.data), generator=chance).tolist()
         return order
 
@@ -65,13 +65,13 @@ class Batches:
             self._order = epoch, self.order.of(epoch)
         start = number * self.batch_size
         indices = self._order[1][start : start + self.batch_size]
-        with _chance(seed_of(self.order.seed, epoch, number)):
+        with _chance(make_seed(self.order.seed, epoch, number)):
             if hasattr(self.data, "__getitems__"):
                 return self.collate(self.data.__getitems__(indices))
             return self.collate([self.data[index] for index in indices])
 
 
-def seed_of(*parts: object) -> int:
+def make_seed(*parts: object) -> int:
     """Return a seed of 63 bits derived from the parts."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cloudtune.train.shared_input import serving
-from cloudtune.train.shared_input.frames import Frame, batch_of
+from cloudtune.train.shared_input.frames import Frame, read_batch
 from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, send
 from cloudtune.train.shared_input.place import Meeting, end
 
@@ -52,7 +52,7 @@ class Reader:
                 frame = self._frame(epoch, number)
                 if number + 1 < length:
                     self._say(Kind.ASK, epoch, number + 1)  # it arrives while this one trains
-                yield batch_of(frame)
+                yield read_batch(frame)
         finally:
             self._say(Kind.REST, epoch, length)
 

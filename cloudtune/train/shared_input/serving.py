@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from cloudtune.train.shared_input.frames import Frame, frame_of
+from cloudtune.train.shared_input.frames import Frame, write_frame
 from cloudtune.train.shared_input.messages import InputMessage, Kind, receive, send
 from cloudtune.train.shared_input.order import Batches
 from cloudtune.train.shared_input.place import Meeting, end
@@ -109,7 +109,7 @@ def _load(channel: socket.socket, loading: Loading, number: int) -> None:
                 loading.init(number)
             while True:
                 request = receive(channel)
-                frame = frame_of(loading.batches[request.epoch, request.number])
+                frame = write_frame(loading.batches[request.epoch, request.number])
                 send(channel, InputMessage(Kind.BATCH, request.epoch, request.number, frame))
                 frame.close()
         except OSError:
@@ -187,7 +187,7 @@ class Server:
             return
         at = self._loading[loader].popleft()
         self._frames[at] = message.frame
-        for old in self._stream.loaded(at, message.frame.size):
+        for old in self._stream.note_load(at, message.frame.size):
             self._frames.pop(old).close()
 
     def _advance(self) -> float | None:
@@ -210,7 +210,7 @@ class Server:
             due, wait = self._stream.due(now) if len(queue) < AHEAD else (None, None)
             if due is None:
                 break
-            self._stream.begun(due, now)
+            self._stream.note_begin(due, now)
             queue.append(due)
             with contextlib.suppress(OSError):  # its death is noticed next
                 send(loader, InputMessage(Kind.ASK, *self._stream.place(due)))

@@ -120,7 +120,7 @@ class Stream:
             seat.late = True
         return self.due(now)
 
-    def begun(self, at: int, now: float) -> None:
+    def note_begin(self, at: int, now: float) -> None:
         if at % self.length == 0 and at >= self.length:
             self._epoch_seconds = now - self._epoch_began
             self._held = 0.0
@@ -128,7 +128,7 @@ class Stream:
             self._epoch_began = now
         self.loading.add(at)
 
-    def loaded(self, at: int, size: int) -> list[int]:
+    def note_load(self, at: int, size: int) -> list[int]:
         """Record a loaded batch; return those to drop."""
         self.loading.discard(at)
         self.sizes[at] = size

@@ -160,7 +160,7 @@ def node(place: Place) -> Document:
     runs, nor write environments: later heads run those as root. A role knows no run, so that
     checkpoints of all runs can be read and written.
     """
-    folders = [f"arn:aws:s3:::{place.bucket}/{PREFIX}", *map(_arn_of, place.storages)]
+    folders = [f"arn:aws:s3:::{place.bucket}/{PREFIX}", *map(_to_arn, place.storages)]
     writing = ["s3:DeleteObject", "s3:PutObject"]
     heads = [f"{folder}/*/head/{name}" for folder in folders for name in HEAD_FILES]
     shared = [f"{folder}/{name}/*" for folder in folders for name in ("environments", "data")]
@@ -169,7 +169,7 @@ def node(place: Place) -> Document:
         _deny("LeaveEnvironmentsAndDataAsTheyAre", writing, shared),
     ]
     own = _bucket(place, [place.bucket])
-    return _document(own, _read_secrets(place), _read_data(place), _be_entered(place), denied)
+    return _document(own, _read_secrets(place), _read_data(place), _allow_entry(place), denied)
 
 
 def head(place: Place) -> Document:
@@ -180,7 +180,7 @@ def head(place: Place) -> Document:
         _terminate(place),
         _bucket(place, [place.bucket]),
         _read_data(place),
-        _be_entered(place),
+        _allow_entry(place),
     )
 
 
@@ -229,11 +229,11 @@ def maker(place: Place) -> Document:
     spot_role = f"arn:aws:iam::{place.account}:role/aws-service-role/{SPOT_SERVICE}/*"
     return _document(
         [
-            _allow("ChangeStack", _of("cloudformation", _STACK_ACTIONS), stack),
-            _allow("MakeGroup", _of("ec2", _GROUP_ACTIONS), group),
-            _allow("MakeRoles", _of("iam", _ROLE_ACTIONS), roles),
+            _allow("ChangeStack", _actions("cloudformation", _STACK_ACTIONS), stack),
+            _allow("MakeGroup", _actions("ec2", _GROUP_ACTIONS), group),
+            _allow("MakeRoles", _actions("iam", _ROLE_ACTIONS), roles),
             _allow("AllowSpot", ["iam:CreateServiceLinkedRole"], spot_role),
-            _allow("MakeBucket", _of("s3", _BUCKET_ACTIONS), buckets),
+            _allow("MakeBucket", _actions("s3", _BUCKET_ACTIONS), buckets),
         ]
     )
 
@@ -264,7 +264,7 @@ _BUCKET_ACTIONS = (
 _OF_KEY = ("kms:Decrypt", "kms:GenerateDataKey")
 
 
-def _of(service: str, actions: str) -> list[str]:
+def _actions(service: str, actions: str) -> list[str]:
     return [f"{service}:{action}" for action in actions.split()]
 
 
@@ -296,7 +296,7 @@ _OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}
 
 
 def _see(place: Place) -> list[Document]:
-    see = _of("ec2", "DescribeAvailabilityZones DescribeInstances DescribeSpotPriceHistory")
+    see = _actions("ec2", "DescribeAvailabilityZones DescribeInstances DescribeSpotPriceHistory")
     in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [
         _allow("See", see, condition=in_region),
@@ -330,7 +330,7 @@ def _launch(
     if place.kms:
         # From "Amazon EBS encryption: permissions for IAM users" (EBS user guide): EC2 gets a
         # grant.
-        encrypt = _of("kms", "DescribeKey GenerateDataKeyWithoutPlaintext ReEncrypt*")
+        encrypt = _actions("kms", "DescribeKey GenerateDataKeyWithoutPlaintext ReEncrypt*")
         for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
         allowed += [
             _allow("EncryptDisks", encrypt, place.kms),
@@ -351,7 +351,7 @@ def _read_secrets(place: Place) -> list[Document]:
     return [_allow(sid, [action], arns) for sid, (action, arns) in rights.items() if arns]
 
 
-def _be_entered(place: Place) -> list[Document]:
+def _allow_entry(place: Place) -> list[Document]:
     """Return the rights of an instance's agent to take commands of Systems Manager.
 
     From "Verify or add instance permissions for Session Manager" (Systems Manager user guide), as
@@ -361,8 +361,8 @@ def _be_entered(place: Place) -> list[Document]:
     messages = "AcknowledgeMessage DeleteMessage FailMessage GetEndpoint GetMessages SendReply"
     actions = [
         "ssm:UpdateInstanceInformation",
-        *_of("ssmmessages", channels),
-        *_of("ec2messages", messages),
+        *_actions("ssmmessages", channels),
+        *_actions("ec2messages", messages),
     ]
     in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [_allow("BeEntered", actions, condition=in_region)]
@@ -373,7 +373,7 @@ def _enter(place: Place) -> list[Document]:
     tagged = {"StringLike": {f"ssm:resourceTag/{RUN_TAG}": "*"}}
     documents = f"arn:aws:ssm:{place.region}::document"
     return [
-        _allow("EnterOurs", _of("ssm", _ENTERING), place.ec2("instance"), tagged),
+        _allow("EnterOurs", _actions("ssm", _ENTERING), place.ec2("instance"), tagged),
         _allow("SendCommands", ["ssm:SendCommand"], f"{documents}/{EXEC_DOCUMENT}"),
         _allow("OpenTerminals", ["ssm:StartSession"], f"{documents}/{SHELL_DOCUMENT}"),
         _allow("ReadAnswers", ["ssm:GetCommandInvocation"]),
@@ -405,7 +405,7 @@ def _read_data(place: Place) -> list[Document]:
     ]
 
 
-def _arn_of(address: str) -> str:
+def _to_arn(address: str) -> str:
     return f"arn:aws:s3:::{address.removeprefix('s3://')}"
 
 
@@ -413,7 +413,7 @@ def _bucket(place: Place, names: Sequence[str]) -> list[Document]:
     """Return the rights to keep things in the bucket of a place, and in its other storages."""
     buckets = [f"arn:aws:s3:::{name}" for name in names]
     objects = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-    others = [_arn_of(address) for address in place.storages]
+    others = [_to_arn(address) for address in place.storages]
     # Who may not list a whole bucket isn't told that an object is missing.
     listed = sorted({other.partition("/")[0] for other in others})
     # A name in the shared namespace could be another account's.

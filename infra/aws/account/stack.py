@@ -102,7 +102,7 @@ class ChangeSet:
                 ],
                 Capabilities=["CAPABILITY_NAMED_IAM"],
             )
-            described = self._described()
+            described = self._describe()
         self.is_empty = described is None
         self.changes = described or []
 
@@ -113,7 +113,7 @@ class ChangeSet:
         if not self._is_executed:
             self._discard()
 
-    def _described(self) -> list[tuple[str, str]] | None:
+    def _describe(self) -> list[tuple[str, str]] | None:
         cloudformation = self._clients["cloudformation"]
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while True:

@@ -42,7 +42,7 @@ def test_an_instance_from_its_request_to_its_end() -> None:
     assert (one.requested_at, one.launched_at, one.joined_at) == (0.0, 1.5, 20.0)
     assert (one.instance, one.left_at, one.gone_at, one.end(50.0)) == ("i-0", None, None, 50.0)
     assert (refused.launched, refused.refusal) == (False, FIRST[1].event)
-    assert result.rented() == [one]
+    assert result.launched_instances() == [one]
     left = read([*FIRST, Entry(events.NodeLost(50.0, "i0", "dead"), (Release("i0"),))]).instances[
         "i0"
     ]

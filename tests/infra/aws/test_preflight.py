@@ -25,7 +25,7 @@ from cloudtune.infra.aws.provider import AWS, Aws
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint
 from cloudtune.model.commands import Launch
@@ -135,7 +135,7 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     assert "Running On-Demand G and VT instances" in result
     assert result.count("\n") == 1, "no region has more"
     prices = {"us-west-2": 0.6}
-    monkeypatch.setattr(preflight, "price_of", lambda place, _: prices.get(place.region))
+    monkeypatch.setattr(preflight, "read_price", lambda place, _: prices.get(place.region))
     control.replace([{"kind": "quota", "market": "on-demand", "zone": "us-east-1*", "vcpus": 2}])
     assert (
         "; us-west-2 has 768, and a g4dn.xlarge for $0.6 an hour on demand: "
@@ -369,7 +369,7 @@ def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
 
 
 def test_missing_quotas_say_what_to_ask_for(access: Access) -> None:
-    now = load_inventory(Clients(endpoint_of(access)), "us-east-1")
+    now = load_inventory(Clients(make_endpoint(access)), "us-east-1")
     account = replace(now, quotas={"on-demand g": 0.0, "spot g": 64.0})
     by_name = {line.what: line for line in lines(account)}
     assert by_name["quota spot g"].note == "64 vCPUs"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloudtune.infra.aws.price_checks import Quotes, is_plausible, live_catalog
-from cloudtune.infra.aws.price_refresh import cached, time_weighted_p90
+from cloudtune.infra.aws.price_refresh import read_cache, time_weighted_p90
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog, listings
 from cloudtune.model.catalog import Market
 
@@ -130,8 +130,8 @@ def test_p90_is_what_held_for_nine_tenths(changes: list[tuple[float, float]]) ->
 def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "ec2.json"
     path.write_text(text)
-    assert cached(path, Quotes) is None
-    assert cached(tmp_path / "none.json", Quotes) is None
+    assert read_cache(path, Quotes) is None
+    assert read_cache(tmp_path / "none.json", Quotes) is None
 
 
 def test_a_market_that_cannot_be_asked_is_the_tables() -> None:

@@ -15,7 +15,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.pricing import AS_OF, MARKETS, catalog
-from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import Endpoint
 from tests.builders.servers import serving
@@ -165,15 +165,15 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
 
 def test_one_types_price_is_asked_for_by_its_name(aws: Aws) -> None:
     fill(aws)
-    assert price_refresh.price_of(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
+    assert price_refresh.read_price(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
     fields = [{item["Field"]: item["Value"] for item in asked["Filters"]} for _, asked in aws.asked]
     assert {(it["instanceType"], it["regionCode"]) for it in fields} == {
         ("g4dn.xlarge", "eu-west-1")
     }
-    assert price_refresh.price_of(aws.endpoint, "g6.xlarge") is None
-    assert price_refresh.price_of(aws.endpoint, "m5.large") == 0.096, "a head's"
+    assert price_refresh.read_price(aws.endpoint, "g6.xlarge") is None
+    assert price_refresh.read_price(aws.endpoint, "m5.large") == 0.096, "a head's"
     aws.status = 400
-    assert price_refresh.price_of(aws.endpoint, "g4dn.xlarge") is None
+    assert price_refresh.read_price(aws.endpoint, "g4dn.xlarge") is None
 
 
 def test_a_disk_has_the_price_of_its_region(aws: Aws) -> None:
@@ -289,7 +289,7 @@ def test_a_region_that_is_none_leaves_the_table(tmp_path: Path) -> None:
 def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> None:
     """It answers $0.00001, of 2006, for every type: the reason for the checks."""
     prices = price_refresh.live_prices(
-        endpoint_of(emulator.access), tmp_path, time.time(), ("spot",), ("us-east-1a",)
+        make_endpoint(emulator.access), tmp_path, time.time(), ("spot",), ("us-east-1a",)
     )
     known = catalog("us-east-1", ("spot",), ("us-east-1a",))
     assert set(prices.offers) <= set(known.offers)

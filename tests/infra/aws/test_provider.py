@@ -10,7 +10,7 @@ from cloudtune.infra.aws import price_refresh, pricing
 from cloudtune.infra.aws.account import inventory
 from cloudtune.infra.aws.account.inventory import RunDefaults
 from cloudtune.infra.aws.provider import AWS
-from cloudtune.model.catalog import quota_of
+from cloudtune.model.catalog import quota_name
 from tests.builders.experiments import small_experiment
 
 
@@ -82,4 +82,4 @@ def test_without_credentials_the_message_is_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_spot_p5_has_a_quota_of_its_own(name: str, market: str, quota: str) -> None:
-    assert quota_of(pricing.instance_types()[name], market) == quota  # type: ignore[arg-type]
+    assert quota_name(pricing.instance_types()[name], market) == quota  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead, health_checks
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.processes import is_running
-from cloudtune.infra.provider import Endpoint, launch_token, provider_named
+from cloudtune.infra.provider import Endpoint, find_provider, launch_token
 from cloudtune.model.commands import Launch
 from tests.bench import python, wait_for
 
@@ -91,7 +91,7 @@ def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.Mo
 
 def test_a_spot_launch_names_no_maximum_price_whatever_was_quoted() -> None:
     launch = Launch("i000", "p3.8xlarge", "spot", "us-east-1b", 0.0123)
-    request = provider_named("aws").launch_request(launch, "#!/bin/sh")
+    request = find_provider("aws").launch_request(launch, "#!/bin/sh")
     assert "MaxPrice" not in request["InstanceMarketOptions"]["SpotOptions"]
     assert request["Placement"] == {"AvailabilityZone": "us-east-1b"}
 

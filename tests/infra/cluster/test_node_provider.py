@@ -13,7 +13,7 @@ from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
-from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import Endpoint, Instance, launch_token
 from cloudtune.infra.sweep import sweep
@@ -28,7 +28,7 @@ class Bench:
 
     def __init__(self, emulator: Emulator, folder: Path) -> None:
         self.run = f"run-{folder.parent.name}-{time.time_ns()}"
-        self.endpoint = endpoint_of(emulator.access)
+        self.endpoint = make_endpoint(emulator.access)
         self.ec2 = Ec2(self.endpoint)
         self.config = folder / "autoscaler.json"
         self.journal = Journal(folder / "provider.jsonl")

@@ -19,10 +19,10 @@ import pytest
 
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead
-from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.boot import Join, node_environment, ray_command
-from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, token_of
+from cloudtune.infra.node.ray_access import TOKEN_FILE, TOKEN_VARIABLE, read_token
 from cloudtune.infra.processes import ProcessGroup, is_running
 from tests.bench import python
 from tests.builders.values import present
@@ -117,7 +117,7 @@ def cluster(
     leaves_nothing: None, emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("run")
-    rental = Rental("r1", endpoint_of(emulator.access), {}, 3600.0, time.time() + 3600.0, {}, {})
+    rental = Rental("r1", make_endpoint(emulator.access), {}, 3600.0, time.time() + 3600.0, {}, {})
     with contextlib.ExitStack() as stack:
         head = RayHead(folder, rental)
         stack.callback(head.stop)
@@ -208,11 +208,11 @@ def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
 def test_a_run_has_a_token_of_its_own_that_stays(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        first = token_of(tmp_path)
+        first = read_token(tmp_path)
     finally:
         os.umask(before)
-    assert token_of(tmp_path) == first
+    assert read_token(tmp_path) == first
     assert len(first) == 64
     assert stat.S_IMODE((tmp_path / TOKEN_FILE).stat().st_mode) == 0o600
     (tmp_path / "another").mkdir()
-    assert token_of(tmp_path / "another") != first
+    assert read_token(tmp_path / "another") != first

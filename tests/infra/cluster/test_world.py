@@ -10,7 +10,7 @@ import pytest
 
 from cloudtune.engine.resume import InFlight, OpenSession
 from cloudtune.infra.cluster import world as ray_world
-from cloudtune.infra.cluster.trial_session import TrialSession, cause, parts_of
+from cloudtune.infra.cluster.trial_session import TrialSession, cause, split_session
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node import messages
 from cloudtune.model.commands import Launch, StartTrial
@@ -255,13 +255,13 @@ class Played:
 
 def test_ranks_follow_the_placement_and_a_nodes_are_together() -> None:
     sharded = dataclasses.replace(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
-    parts = parts_of(sharded, keep_from=3)
+    parts = split_session(sharded, keep_from=3)
     assert {(part.command.parallel, part.keep_from) for part in parts.values()} == {("fsdp", 3)}
     ranks = [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()]
     assert ranks == [("i-2", [0, 1]), ("i-1", [2])]
     assert [slot.local_rank for slot in parts["i-2"].slots] == [0, 1]
     assert {(s.world_size, s.nodes) for part in parts.values() for s in part.slots} == {(3, 2)}
-    packed = parts_of(placed(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
+    packed = split_session(placed(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
     assert packed.piece == Slice("i-1", 0.5, 3)
     assert [slot.share for slot in packed.slots] == [0.5]
 

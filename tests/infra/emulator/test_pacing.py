@@ -25,27 +25,27 @@ def test_more_machines_lose_what_pollux_lost() -> None:
 
 
 def test_noise_is_small_repeatable_and_differs_by_trial_and_epoch() -> None:
-    pace = pacing.pace_of("v100", seed=7)
-    many = [pacing.seconds_for(pace, f"t{n % 20}", 1 + n // 20, 1, 1) for n in range(2000)]
-    assert many[0] == pacing.seconds_for(pace, "t0", 1, 1, 1)
+    pace = pacing.find_pace("v100", seed=7)
+    many = [pacing.draw_seconds(pace, f"t{n % 20}", 1 + n // 20, 1, 1) for n in range(2000)]
+    assert many[0] == pacing.draw_seconds(pace, "t0", 1, 1, 1)
     assert len(set(many)) == 2000
     assert statistics.median(many) == pytest.approx(5.0, rel=0.005)
     assert statistics.stdev(map(math.log, many)) == pytest.approx(pacing.NOISE, rel=0.1)
-    other = pacing.pace_of("v100", seed=8)
-    assert pacing.seconds_for(other, "t0", 1, 1, 1) != many[0]
+    other = pacing.find_pace("v100", seed=8)
+    assert pacing.draw_seconds(other, "t0", 1, 1, 1) != many[0]
 
 
 def test_the_hook_sleeps_only_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    settings = pacing.settings_for("t4", "7", scale=0.5)
+    settings = pacing.make_settings("t4", "7", scale=0.5)
     monkeypatch.setenv("CLOUDTUNE_PACE", settings["CLOUDTUNE_PACE"])
 
     hook = pacing.pacer_from_env()
     hook(trial="t3", epoch=2, width=2.0, nodes=1, elapsed=0.1)
     hook(trial="t3", epoch=2, width=2.0, nodes=1, elapsed=99.0)
 
-    due = pacing.seconds_for(pacing.pace_of("t4", seed=7, scale=0.5), "t3", 2, 2.0, 1)
+    due = pacing.draw_seconds(pacing.find_pace("t4", seed=7, scale=0.5), "t3", 2, 2.0, 1)
     assert slept == [pytest.approx(due - 0.1), 0.0]
 
 
@@ -63,9 +63,9 @@ def test_gpus_compare_as_published_and_others_say_that_none_knows() -> None:
 
 
 def test_an_epoch_begins_with_what_it_took_on_a_core() -> None:
-    cheap, dear = (pacing.pace_of("v100", core_seconds=seconds) for seconds in (0.02, 0.5))
+    cheap, dear = (pacing.find_pace("v100", core_seconds=seconds) for seconds in (0.02, 0.5))
     assert (cheap.epoch_seconds, dear.epoch_seconds) == pytest.approx((0.2, 5.0))
-    settings = pacing.settings_for("v100", pacing.tag_of(3, 0.5), scale=0.1)
+    settings = pacing.make_settings("v100", pacing.make_tag(3, 0.5), scale=0.1)
     data = json.loads(settings["CLOUDTUNE_PACE"])
     assert (data["epoch_seconds"], data["seed"]) == (pytest.approx(0.5), 3)
 
@@ -91,7 +91,7 @@ def test_a_run_is_paced_so_that_its_profile_comes_true() -> None:
     assert pacing.core_seconds_by_profile([(other, T4), (timed, V100)], 0.1) == 0.25
     for known, machine in ((other, T4), (profile({2.0: 9.0, 4.0: 6.0}), V100)):
         alone = pacing.core_seconds_by_profile([(known, machine)], 0.1)
-        pace = pacing.pace_of(machine.gpu, scale=0.1, core_seconds=alone)
+        pace = pacing.find_pace(machine.gpu, scale=0.1, core_seconds=alone)
         width = known.widths[0]
         seconds = pace.epoch_seconds / pacing.speedup(width, 1)
         assert seconds == pytest.approx(known.epoch_seconds(width))

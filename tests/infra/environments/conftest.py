@@ -10,7 +10,7 @@ import pytest
 
 from cloudtune.experiment import Experiment
 from cloudtune.infra.environments.build import Built, build
-from cloudtune.infra.environments.spec import Spec, spec_of
+from cloudtune.infra.environments.spec import Spec, make_spec
 from tests.builders.experiments import small_experiment
 from tests.builders.wheels import stand_ins, wheel
 
@@ -43,7 +43,7 @@ def spec(offline: Path, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     (folder / "mine").mkdir()
     wheel(folder / "mine", "mine", "0.1", {"mine.py": "answer = 43\n"})
     (folder / "requirements.txt").write_text("--find-links mine\ntiny>=1  # from afar\nmine\n")
-    return spec_of(experiment(folder, pip="requirements.txt"), folder / "environments")
+    return make_spec(experiment(folder, pip="requirements.txt"), folder / "environments")
 
 
 @pytest.fixture(scope="session")

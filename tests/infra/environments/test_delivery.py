@@ -20,7 +20,7 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.environments import delivery, release
 from cloudtune.infra.environments.bootstrap import Foundation, lay
-from cloudtune.infra.environments.build import Built, built_at, uv_program
+from cloudtune.infra.environments.build import Built, read_built, uv_program
 from cloudtune.infra.environments.cache import EnvironmentCache, is_there
 from cloudtune.infra.environments.delivery import COMPLETE, MOST_BYTES, Delivery, Pack
 from cloudtune.infra.heads.launch import Remote
@@ -134,7 +134,7 @@ def test_a_node_fetches_its_environment_by_its_role(
     assert console[0] == f"cloudtune-node: fetches environment {name}"
     assert console[1].startswith(f"cloudtune-node: environment {name} fetched and unpacked in ")
     assert console[2] == f"python={pack.into}/venv/bin/python"
-    there = built_at(Path(pack.into))
+    there = read_built(Path(pack.into))
     assert there is not None
     assert there.packages == built.packages
     assert [path.name for path in Path(pack.into).parent.iterdir()] == [name]
@@ -397,7 +397,7 @@ def test_another_torch_is_installed_without_hash_and_that_is_said(
         "cloudtune-head: installed without recorded hashes: torch==2.6.0 and what it needs, as "
         f"this release was tested with torch=={own}"
     ) in console
-    built = built_at(Path(head.place))
+    built = read_built(Path(head.place))
     assert built is not None
     assert "torch==2.6.0" in built.packages
 
@@ -420,7 +420,7 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
     python = f"{laid.place}/venv/bin/python"
     own = ".".join(map(str, sys.version_info[:3]))
     assert console[-2:] == [f"cloudtune-head: Python {own} at {python}", f"python={python}"]
-    there = built_at(Path(laid.place))
+    there = read_built(Path(laid.place))
     assert there is not None
     assert f"cmaes=={version('cmaes')}" in there.packages
     result = [python, "-I", "-c", "import cloudtune; print(cloudtune.__file__)"]
@@ -436,7 +436,7 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
     assert again.packed == pack, "another head fetches what the first one has made"
     code, console = node.runs(again.lines())
     assert code == 0, console
-    assert built_at(Path(laid.place)) == there
+    assert read_built(Path(laid.place)) == there
 
 
 def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:

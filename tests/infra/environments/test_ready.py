@@ -14,10 +14,10 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.environments import build as building
 from cloudtune.infra.environments import ready as readying
-from cloudtune.infra.environments.build import Built, build, built_at
+from cloudtune.infra.environments.build import Built, build, read_built
 from cloudtune.infra.environments.delivery import COMPLETE, Delivery
 from cloudtune.infra.environments.ready import enter, own_environment, ready
-from cloudtune.infra.environments.spec import Spec, spec_of
+from cloudtune.infra.environments.spec import Spec, make_spec
 from cloudtune.model.serialization import decode, encode
 from tests.infra.environments.conftest import experiment
 
@@ -66,7 +66,7 @@ def test_it_is_built_once_and_fetched_by_others(
     built.place.rename(tmp_path / "away")  # as on another machine
     assert ready(wanted, storage, tmp_path, said.append) == (delivery, built)
     assert said[-1].startswith("setup: fetching ")
-    assert built_at(built.place) == built
+    assert read_built(built.place) == built
 
 
 def test_where_instances_are_this_machine_nothing_is_packed(at_once: None, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_its_python_is_its_own_with_cloudtune_and_the_requirements(built: Built)
     assert base.startswith(f"{built.place}/python/")
     assert built.version == platform.python_version()
     assert {"tiny==1.5", "mine==0.1"} <= set(built.packages)
-    assert built_at(built.place) == built
+    assert read_built(built.place) == built
 
 
 def test_it_is_built_once(built: Built, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_debris_is_not_used(spec: Spec, tmp_path: Path, monkeypatch: pytest.Monk
     half = replace(spec, root=tmp_path)
     (half.place / "venv" / "bin").mkdir(parents=True)
     (half.place / "left").touch()
-    assert built_at(half.place) is None
+    assert read_built(half.place) is None
 
     def crash(*_: object) -> None:
         assert not (half.place / "left").exists(), "the rest of before is gone"
@@ -161,7 +161,7 @@ def test_debris_is_not_used(spec: Spec, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("tiny>=2\n")
-    wanted = spec_of(experiment(tmp_path, pip="requirements.txt"), tmp_path / "environments")
+    wanted = make_spec(experiment(tmp_path, pip="requirements.txt"), tmp_path / "environments")
     with pytest.raises(UsageError) as refused:
         build(wanted, lambda _line: None)
     result = str(refused.value)
@@ -173,7 +173,7 @@ def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_
 
 def test_a_folder_that_cant_be_written_is_reported(offline: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
-    wanted = spec_of(experiment(tmp_path, pip=[]), tmp_path / "taken" / "environments")
+    wanted = make_spec(experiment(tmp_path, pip=[]), tmp_path / "taken" / "environments")
     with pytest.raises(UsageError, match=r"can't be written .*: sudo install -d"):
         build(wanted, print)
 

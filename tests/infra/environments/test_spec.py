@@ -10,7 +10,7 @@ import pytest
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.infra.environments import spec as specs
 from cloudtune.infra.environments.release import CUDA_PREFIXES, release_pins
-from cloudtune.infra.environments.spec import requirement_files, spec_of
+from cloudtune.infra.environments.spec import make_spec, requirement_files
 from tests.infra.environments.conftest import experiment
 
 
@@ -79,7 +79,7 @@ def test_the_hash_is_of_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def digest(root: str = "/opt/x", **setup: Any) -> str:
         wanted = experiment(tmp_path, **{"pip": "requirements.txt", **setup})
-        return spec_of(wanted, Path(root)).digest
+        return make_spec(wanted, Path(root)).digest
 
     path.write_text("tqdm\n")
     first = digest()

@@ -15,7 +15,7 @@ import pytest
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.infra.heads import bundle, head_runner
-from cloudtune.infra.heads.bundle import Order, packed, unpack
+from cloudtune.infra.heads.bundle import Order, pack, unpack
 from cloudtune.infra.heads.head_runner import Carrier
 from cloudtune.infra.heads.launch import user_data
 from cloudtune.infra.heads.store import STOP, HeadStore
@@ -45,7 +45,7 @@ def test_a_parcel_is_laid_out_where_its_files_were(tmp_path: Path) -> None:
     (home / "profiles" / "x" / "a.json").write_text("{}")
     (home / "runs" / "other").mkdir(parents=True)
     (home / "runs" / "other" / "ledger.jsonl").write_text("")
-    data = packed(code, {tmp_path / "e.yaml": b"name: e"}, home)
+    data = pack(code, {tmp_path / "e.yaml": b"name: e"}, home)
     unpack(data, root / "home", root)
     there = {str(item.relative_to(root)) for item in root.rglob("*") if item.is_file()}
     base = str(tmp_path).lstrip("/")
@@ -61,7 +61,7 @@ def test_too_much_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bundle, "MOST_BYTES", 2**20)
     (tmp_path / "big").write_bytes(bytes(2**20 + 1))
     with pytest.raises(UsageError, match="more than 1 MiB"):
-        packed(tmp_path, {}, tmp_path / "home")
+        pack(tmp_path, {}, tmp_path / "home")
 
 
 def test_a_parcel_that_was_tampered_with_leaves_its_place_alone(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class _Counted:
 
     def __init__(self, store: HeadStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up = self.down = 0
-        write, read, read_from = store.write, store.read, store.read_from
+        write, read, read_from = store.write, store.read, store.read_rest
 
         def counted_write(name: str, data: bytes) -> None:
             self.up += len(data)
@@ -83,7 +83,7 @@ class _Counted:
 
         monkeypatch.setattr(store, "write", counted_write)
         monkeypatch.setattr(store, "read", counted_read)
-        monkeypatch.setattr(store, "read_from", counted_read_from)
+        monkeypatch.setattr(store, "read_rest", counted_read_from)
 
 
 def test_following_a_long_ledger_copies_each_byte_down_once(
@@ -134,7 +134,7 @@ def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path:
     outside = tmp_path / "storage" / "small-1" / "head" / "record" / "run" / ".." / "up"
     assert not outside.exists()
     listed = {"run/../../up": (1, 1.0), "run//etc/up": (1, 1.0), "run/ledger.jsonl": (1, 1.0)}
-    store.listed = lambda: listed  # type: ignore[method-assign]
+    store.list_files = lambda: listed  # type: ignore[method-assign]
     assert fetch(store, tmp_path / "deep" / "here", "run/") == 1
     assert not (tmp_path / "up").exists()
 

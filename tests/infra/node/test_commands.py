@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cloudtune.infra.node.messages import Epoch, Training
-from cloudtune.running.runner import program_of
-from cloudtune.script.command import words_of
+from cloudtune.running.runner import read_program
+from cloudtune.script.command import split_words
 from cloudtune.train.programs.program import Program
 from tests.builders.experiments import small_experiment
 from tests.guard import is_alive
@@ -61,7 +61,7 @@ COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume}/last.pt 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("node")
-    program = Program(COMMAND, words_of(COMMAND), 9999, file="metrics.jsonl", folder="out")
+    program = Program(COMMAND, split_words(COMMAND), 9999, file="metrics.jsonl", folder="out")
     training = Training(COMMAND, "loss", "min", 9999, str(folder / "store"), 0, program=program)
     with node_in(folder, SCRIPT, training, name="main.py") as node:
         yield node
@@ -102,7 +102,7 @@ def test_workers_that_fail_over_each_others_files_train_models_of_their_own(
     (node.folder / "one_folder.py").write_text(ONE_FOLDER)
     command = {"train": "python one_folder.py {lr}", "reports": {"file": "metrics.jsonl"}}
     experiment = small_experiment(node.folder, **command)
-    program = program_of(experiment)
+    program = read_program(experiment)
     training = Training(experiment.train, "loss", "min", 9, str(node.folder), 0, program=program)
     monkeypatch.setattr(node.agent, "_training", training)
     node.agent.start(part_of("o.1", 2.0, until=1, lr=0.1))
@@ -133,7 +133,7 @@ def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
     reports_in = {"file": "metrics.jsonl"}
     command = {"train": "python plain.py {lr}", "reports": reports_in, "epochs": {"max": 1}}
     experiment = small_experiment(node.folder, **command, trial={"gpus": gpus})
-    program = program_of(experiment)
+    program = read_program(experiment)
     storage = str(node.folder / "store")
     training = Training(experiment.train, "loss", "min", 1, storage, 0, program=program)
     monkeypatch.setattr(node.agent, "_training", training)

@@ -84,7 +84,7 @@ def test_its_agent_takes_it_over(node: Node) -> None:
     assert forks.pid == pid
     assert node.saw == [["here", "None", "3", str(node.folder), str(node.folder)]]
     connection = forks.fork("worker-1", {})
-    while (worker := forks.pid_of("worker-1")) is None:
+    while (worker := forks.find_pid("worker-1")) is None:
         pass
     assert psutil.Process(worker).ppid() == pid
     connection.close()

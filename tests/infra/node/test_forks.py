@@ -81,7 +81,7 @@ def test_a_killed_zygotes_workers_are_gone(tmp_path: Path, monkeypatch: pytest.M
     connections = [forks.fork(f"worker-{number}", {}) for number in range(12)]
     forks.wait_until_warm(600.0)
     for number in range(12):
-        while (pid := forks.pid_of(f"worker-{number}")) is None:
+        while (pid := forks.find_pid(f"worker-{number}")) is None:
             time.sleep(0.01)
         pids[f"worker-{number}"] = pid
     os.kill(forks.pid, signal.SIGKILL)

@@ -38,7 +38,7 @@ def test_a_worker_alone_sees_its_gpu_and_starts_no_mps(two: NodeGpus) -> None:
     assert two.are_real
     assert two.environment((1,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
     assert two.check() == []
-    assert not two.is_faulted(1, "CUDA error: an illegal memory access was encountered")
+    assert not two.is_fault(1, "CUDA error: an illegal memory access was encountered")
 
 
 def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:

@@ -153,7 +153,7 @@ def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) 
     with Client(mps.environment(0, 0.5)), Client(mps.environment(1, 0.5)):
         servers = [until_served(short, 0), until_served(short, 1)]
         (short / "m1" / "fault").touch()
-        assert [mps.is_faulted(0), mps.is_faulted(1)] == [False, True]
+        assert [mps.has_fault(0), mps.has_fault(1)] == [False, True]
         assert mps.check() == [1]
         assert [is_running(item) for item in before] == [True, False]
         assert [is_running(item) for item in servers] == [True, False]

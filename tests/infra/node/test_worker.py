@@ -9,7 +9,7 @@ import torch
 
 from cloudtune.infra.node import worker as module
 from cloudtune.infra.node.messages import Begin, Training, WorkerSlot
-from cloudtune.infra.node.worker import Worker, failure_of
+from cloudtune.infra.node.worker import Worker, describe_failure
 from cloudtune.model.commands import StartTrial
 
 
@@ -20,7 +20,7 @@ def raised(error: BaseException, source: BaseException | None = None) -> BaseExc
 
 
 def test_an_error_is_reported_by_its_line_and_its_traceback() -> None:
-    failure = failure_of(raised(ValueError("bad luck")), world_size=1)
+    failure = describe_failure(raised(ValueError("bad luck")), world_size=1)
     assert failure.error == "ValueError: bad luck"
     assert "test_worker.py" in failure.traceback
     assert not failure.out_of_memory
@@ -29,7 +29,7 @@ def test_an_error_is_reported_by_its_line_and_its_traceback() -> None:
 
 def test_an_error_unfit_for_terminals_is_cleaned_and_cut() -> None:
     bad = "\x1b[31mred\x1b[0m \x1b]0;title\x07 lone \udcff bell\x07 " + "x" * 20_000_000
-    failure = failure_of(raised(ValueError(bad)), world_size=1)
+    failure = describe_failure(raised(ValueError(bad)), world_size=1)
     for text, most in ((failure.error, 4096), (failure.traceback, 65536)):
         assert len(text.encode()) < most + 100
         assert "\x1b" not in text
@@ -48,18 +48,20 @@ def test_an_error_unfit_for_terminals_is_cleaned_and_cut() -> None:
     ],
 )
 def test_too_little_memory_is_recognised_also_as_a_cause(error: Exception) -> None:
-    assert failure_of(raised(error), world_size=2).out_of_memory
-    wrapped = failure_of(raised(RuntimeError("the step failed"), source=error), world_size=1)
+    assert describe_failure(raised(error), world_size=2).out_of_memory
+    wrapped = describe_failure(raised(RuntimeError("the step failed"), source=error), world_size=1)
     assert wrapped.out_of_memory
     assert not wrapped.peer
 
 
 def test_a_peer_that_has_gone_is_recognised() -> None:
     text = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"
-    assert failure_of(raised(RuntimeError(text)), world_size=2).peer
-    assert failure_of(raised(torch.distributed.DistBackendError("NCCL error")), world_size=2).peer
-    assert not failure_of(raised(RuntimeError(text)), world_size=1).peer
-    assert not failure_of(raised(RuntimeError("shapes differ")), world_size=2).peer
+    assert describe_failure(raised(RuntimeError(text)), world_size=2).peer
+    assert describe_failure(
+        raised(torch.distributed.DistBackendError("NCCL error")), world_size=2
+    ).peer
+    assert not describe_failure(raised(RuntimeError(text)), world_size=1).peer
+    assert not describe_failure(raised(RuntimeError("shapes differ")), world_size=2).peer
 
 
 def test_the_script_gets_nested_parameters_as_mappings(
@@ -84,7 +86,7 @@ def test_a_librarys_page_long_error_says_what_to_do() -> None:
         "version 2.27.3\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
         "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 18000"
     )
-    failure = failure_of(raised(torch.distributed.DistBackendError(page)), world_size=2)
+    failure = describe_failure(raised(torch.distributed.DistBackendError(page)), world_size=2)
     assert failure.error.startswith("DistBackendError: two workers of the trial are on one GPU")
     assert "LOCAL_RANK" in failure.error
     assert not failure.peer, "it is the script's, and not tried again"

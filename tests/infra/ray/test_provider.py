@@ -21,7 +21,7 @@ from cloudtune.infra.ray.provider import RAY
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from cloudtune.planning.proposal import propose
 from cloudtune.runs import control, home
 from tests.bench import called, wait_for
@@ -86,7 +86,7 @@ def test_a_plan_says_how_many_gpus_are_free(tmp_path: Path) -> None:
     wait_for(lambda: not RAY.occupancy(asked.cloud), 30)  # earlier tests gave theirs back
     calls, instance = reserve(tmp_path)
     wait_for(lambda: bool(RAY.occupancy(asked.cloud)), 30)
-    planned = make_plan(problem_of(asked, [speed("2x-gpu", 10.0)]), Limits(3600.0))
+    planned = make_plan(build_problem(asked, [speed("2x-gpu", 10.0)]), Limits(3600.0))
     file = io.StringIO()
     show_head(Console(file=file, width=100, highlight=False), propose(planned, others="none"))
     calls.terminate([instance])

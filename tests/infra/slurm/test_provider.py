@@ -24,7 +24,7 @@ from cloudtune.infra.slurm.provider import SLURM
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
 from cloudtune.planning.make import make_plan
-from cloudtune.planning.problem import problem_of
+from cloudtune.planning.problem import build_problem
 from tests.bench import wait_for
 from tests.builders.experiments import FIELDS
 from tests.builders.proposals import speed
@@ -126,7 +126,9 @@ def test_nodes_with_the_same_gpus_are_one_kind(monkeypatch: pytest.MonkeyPatch) 
     half = kind.instance("big:8x-A100", 4)
     assert half is not None
     assert (half.gpus, half.gpu, half.vcpus) == (4, "a100", 32)
-    assert "--gpus-per-node=A100:4" in nodes.options_of(kind, half), "types are written as they are"
+    assert "--gpus-per-node=A100:4" in nodes.sbatch_options(kind, half), (
+        "types are written as they are"
+    )
 
 
 def test_a_node_of_two_partitions_counts_once() -> None:
@@ -163,10 +165,10 @@ def test_fleets_of_overlapping_partitions_have_no_more_instances_than_nodes(
     everywhere = SLURM.with_account_defaults(Experiment(**fields))
     assert everywhere.cloud.max_instances == 10
     profiles = [speed(name, 10.0) for name in ("short", "long")]
-    planned = problem_of(everywhere, profiles)
+    planned = build_problem(everywhere, profiles)
     most = {rentable.offer.instance_type.name: rentable.most for rentable in planned.rentables}
     assert most == {"short": 4, "long": 4}, "n3 may be used for longest in long"
-    alone = problem_of(everywhere, profiles[:1])
+    alone = build_problem(everywhere, profiles[:1])
     assert [rentable.most for rentable in alone.rentables] == [6], "n3 isn't planned elsewhere"
 
 
@@ -186,12 +188,12 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     asked = experiment().model_copy(update={"directory": tmp_path})
     job = lab.submit("cpu", "sleep 60", "--time=30", "--exclusive")
     wait_for(lambda: bool(lab.jobs("running")))
-    waiting = problem_of(asked, [speed("cpu", 10.0)])
+    waiting = build_problem(asked, [speed("cpu", 10.0)])
     assert any("cpu: the queue lets the next instance start in" in it for it in waiting.notes)
     assert make_plan(waiting, Limits()).plan.estimate.seconds > 1500
     lab.ask("scancel", job)
     wait_for(lambda: not lab.jobs("running,completing"))
-    free = problem_of(asked, [speed("cpu", 10.0)])
+    free = build_problem(asked, [speed("cpu", 10.0)])
     assert not any("queue" in it for it in free.notes)
     assert make_plan(free, Limits()).plan.estimate.seconds < 600
 
@@ -204,7 +206,7 @@ def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path:
     lab.ask("scontrol", "create", "reservation", *what)
     asked = experiment().model_copy(update={"directory": tmp_path})
     short = asked.model_copy(update={"limits": LimitSettings.model_validate({"deadline": "10m"})})
-    waits = [problem_of(it, [speed("cpu", 10.0)]).notes for it in (asked, short)]
+    waits = [build_problem(it, [speed("cpu", 10.0)]).notes for it in (asked, short)]
     lab.ask("scontrol", "delete", "ReservationName=theirs")
     assert [any("the queue lets" in note for note in notes) for notes in waits] == [True, False]
 

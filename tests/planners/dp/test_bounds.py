@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloudtune.model.plans import Estimate, Limits
-from cloudtune.planners.dp.bounds import Staircase, fluid, gap_to, least_of
+from cloudtune.planners.dp.bounds import Staircase, fluid, gap_to, minimum
 from cloudtune.planners.dp.search import Search
 from tests.builders import LINEAR, Setting, profile
 from tests.planners.brute_force import every_plan
@@ -21,7 +21,7 @@ def stairs(corners: list[tuple[float, float]]) -> Staircase:
 @given(corners=points, few=st.integers(1, 10))
 def test_thinned_stairs_lie_nowhere_above(corners: list[tuple[float, float]], few: int) -> None:
     whole = stairs(corners)
-    thin = whole.thinned(few)
+    thin = whole.thin(few)
     assert len(thin.seconds) <= max(few, 1)
     for time in whole.seconds:
         assert thin.dollars_within(time) <= whole.dollars_within(time)
@@ -47,13 +47,13 @@ def test_a_gap_by_hand() -> None:
     least = fluid(request)
     assert least.dollars_within(math.inf) == pytest.approx(1.06)
     assert least.seconds.min() == pytest.approx(107.0)
-    bound = least_of(least, request)
+    bound = minimum(least, request)
     assert gap_to(bound, request, Estimate(107.0, 1.06)) == pytest.approx(0.0, abs=1e-9)
     assert gap_to(bound, request, Estimate(107.0, 1.59)) == pytest.approx(0.5)
 
 
 def test_a_bound_that_admits_nothing_gives_no_gap() -> None:
     request = Setting(profile=profile(LINEAR)).request(Limits(deadline=0.1))
-    bound = least_of(fluid(request), request)
+    bound = minimum(fluid(request), request)
     assert bound == math.inf
     assert gap_to(bound, request, Estimate(100.0, 1.0)) == 0.0

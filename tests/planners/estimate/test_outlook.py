@@ -154,8 +154,8 @@ def test_a_long_queue_played_in_part_is_the_same(monkeypatch: pytest.MonkeyPatch
     noisy = varied(asked, sd=0.2, error=0.1)
     whole = sample(noisy, plan, samples=2000, seed=0)
     monkeypatch.setattr(training, "_FIGURES", 0)
-    assert training._rounds_skipped(403, 4, 2000) == 91
-    assert training._rounds_skipped(39, 4, 2000) == 0
+    assert training._skippable_rounds(403, 4, 2000) == 91
+    assert training._skippable_rounds(39, 4, 2000) == 0
     part = sample(noisy, plan, samples=2000, seed=0)
     assert part.seconds.mean() == pytest.approx(whole.seconds.mean(), rel=0.01)
     assert part.seconds.std() == pytest.approx(whole.seconds.std(), rel=0.05)

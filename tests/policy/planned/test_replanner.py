@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.commands import Launch, PlanAnew
 from cloudtune.model.events import LaunchFailed
 from cloudtune.model.plans import Allowance, Estimate, Limits, Rentable
@@ -120,7 +120,7 @@ def test_if_no_plan_keeps_the_limits_fewer_trials_go_on() -> None:
 def test_what_changes_is_on_record_and_replayed_and_reported() -> None:
     job = slower(1.3)
     played = play(job)
-    replayed(job.policy(), played.entries)
+    replay(job.policy(), played.entries)
     result = to_json(build(job.job(itinerary_of(played.policy).first_plan), played.entries))
     assert [item["why"] for item in result["plan_changes"]] == [c.why for c in changes(played)]
 

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from cloudtune.engine.resume import replayed
+from cloudtune.engine.resume import replay
 from cloudtune.model.commands import Command, Launch, Release, SetTimer
 from cloudtune.model.plans import Allowance, Stage
 from cloudtune.model.trial import EndReason
@@ -202,4 +202,4 @@ def test_changing_pools_are_not_asked_for_on_and_on() -> None:
 def test_it_is_on_record_and_replayed() -> None:
     setting = job(2 * 3600.0, most=2)
     played = on(setting, (0.0, 1), (1500.0, 0), (5000.0, 1))
-    replayed(setting.policy(), played.entries)
+    replay(setting.policy(), played.entries)

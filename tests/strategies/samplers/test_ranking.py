@@ -16,9 +16,9 @@ from cloudtune.strategies.samplers.ranking import (
     Ranking,
     Score,
     certainty,
+    compute_trust,
     rank_correlation,
     scores,
-    trust_of,
 )
 
 SPACE: dict[str, Domain] = {
@@ -138,7 +138,7 @@ def test_axes_that_do_not_matter_get_little_weight() -> None:
 
 def test_many_axes_fit_no_chance() -> None:
     ranking, _ = ranked_in(WIDE, shuffled=True)
-    assert trust_of(COUNT, ranking.skill()) < 0.1
+    assert compute_trust(COUNT, ranking.skill()) < 0.1
 
 
 def test_a_fit_begins_with_the_weights_before() -> None:
@@ -201,7 +201,7 @@ def test_the_direction_counts() -> None:
 
 
 def test_trust_begins_at_none_and_follows_what_came_of_it() -> None:
-    assert trust_of(0, 0.0) == trust_of(1, 1.0) == 0.0
-    assert trust_of(10, 0.9) > trust_of(10, 0.6) > trust_of(10, 0.0)
-    assert trust_of(60, 0.0) == trust_of(60, -0.2) == 0.0, "chance earns none"
-    assert trust_of(200, 1.0) == MOST
+    assert compute_trust(0, 0.0) == compute_trust(1, 1.0) == 0.0
+    assert compute_trust(10, 0.9) > compute_trust(10, 0.6) > compute_trust(10, 0.0)
+    assert compute_trust(60, 0.0) == compute_trust(60, -0.2) == 0.0, "chance earns none"
+    assert compute_trust(200, 1.0) == MOST

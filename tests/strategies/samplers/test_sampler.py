@@ -27,9 +27,9 @@ from cloudtune.experiment.search_space import (
 )
 from cloudtune.experiment.spaces import sample
 from cloudtune.model.trial import Mode, Trial
-from cloudtune.policy.registry import sampler_for
+from cloudtune.policy.registry import choose_sampler
 from cloudtune.strategies.base import Sampler
-from cloudtune.strategies.samplers.axes import Steps, axes_of, perturbed
+from cloudtune.strategies.samplers.axes import Steps, list_axes, perturb
 from cloudtune.strategies.samplers.sampler import MODEL_BASED, SAMPLERS, SpaceSampler
 from tests.builders.values import present
 
@@ -182,12 +182,12 @@ def test_late_repeated_and_foreign_reports_do_no_harm() -> None:
 
 
 def test_which_sampler_a_strategy_gets() -> None:
-    assert sampler_for("asha") == ("random", 0.0)
-    assert sampler_for("asha", "gp") == ("gp", 0.0)
-    assert sampler_for("bohb") == ("tpe", 1 / 3)
-    assert sampler_for("sync-bohb", "gp") == ("gp", 1 / 3)
+    assert choose_sampler("asha") == ("random", 0.0)
+    assert choose_sampler("asha", "gp") == ("gp", 0.0)
+    assert choose_sampler("bohb") == ("tpe", 1 / 3)
+    assert choose_sampler("sync-bohb", "gp") == ("gp", 1 / 3)
     with pytest.raises(UsageError, match="bohb with the sampler qmc is Hyperband"):
-        sampler_for("bohb", "qmc")
+        choose_sampler("bohb", "qmc")
 
 
 def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +197,7 @@ def test_optuna_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_whole_numbers_may_stand_by_their_logarithm() -> None:
-    axes = axes_of({"n": LogRandInt(1, 257), "q": QLogUniform(0.1, 1.6, 0.1)})
+    axes = list_axes({"n": LogRandInt(1, 257), "q": QLogUniform(0.1, 1.6, 0.1)})
     units, rate = axes["n"], axes["q"]
     assert isinstance(units, Steps)
     assert isinstance(rate, Steps)
@@ -221,14 +221,14 @@ def asked(space: dict[str, Domain], kind: str) -> list[Any]:
 def test_a_perturbed_configuration_is_one_of_the_space(seed: int) -> None:
     sampler = SpaceSampler(SPACE, seed=seed % 5)
     parent = present(sampler.ask())
-    child = perturbed(axes_of(SPACE), parent.config, np.random.default_rng(seed))
+    child = perturb(list_axes(SPACE), parent.config, np.random.default_rng(seed))
     assert list(child) == list(SPACE)
     for name, domain in SPACE.items():
         assert allows(domain, child[name]), (name, child[name])
 
 
 def test_numbers_change_by_a_fifth_lists_to_the_neighbour() -> None:
-    axes = axes_of(
+    axes = list_axes(
         {
             "x": Uniform(0, 10),
             "n": RandInt(0, 100),
@@ -238,7 +238,7 @@ def test_numbers_change_by_a_fifth_lists_to_the_neighbour() -> None:
     )
     parent = {"x": 5.0, "n": 50, "b": 32, "k": 2, "constant": 9}
     chance = np.random.default_rng(0)
-    children = [perturbed(axes, parent, chance) for _ in range(300)]
+    children = [perturb(axes, parent, chance) for _ in range(300)]
     assert all(child["constant"] == 9 for child in children)
     for name, kept in (("x", (4.0, 6.0)), ("n", (40, 60)), ("b", (16, 64)), ("k", (1, 3))):
         share = sum(child[name] in kept for child in children) / len(children)

@@ -12,8 +12,8 @@ from cloudtune import models
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.model.events import EpochReport
-from cloudtune.model.trial import Trial, nested
-from cloudtune.runs.job import sampler_of
+from cloudtune.model.trial import Trial, nest
+from cloudtune.runs.job import make_sampler
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.user_script import load_function
 from tests.bench import python
@@ -30,11 +30,11 @@ from pathlib import Path
 import torch
 from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.user_script import load_function
-from cloudtune.model.trial import nested
+from cloudtune.model.trial import nest
 
 script = load_function(Path(sys.argv[1]), "train.py:train").__globals__
 record = json.loads(sys.argv[2])
-network = script["MODEL"].build(nested(record["config"])["model"])
+network = script["MODEL"].build(nest(record["config"])["model"])
 with Checkpoint.from_storage(record["checkpoint"]).as_directory() as folder:
     network.load_state_dict(torch.load(Path(folder, "state.pt"))["network"])
 images = script["load_digits"]()[1].tensors[0][:20]
@@ -46,12 +46,12 @@ def train(trial: Trial, store: CheckpointStore, **options: Any) -> EpochReport:
     """Train a trial for an epoch more, as a worker does."""
     own = {"trial_id": trial.id, "metric_name": "val_accuracy", "max_epoch": 1, "store": store}
     script = load_function(EXAMPLE, "train.py:train")
-    return run_granted(script, config=nested(trial.config), **{**own, **options})[-1]
+    return run_granted(script, config=nest(trial.config), **{**own, **options})[-1]
 
 
 def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
-    sampler, store = sampler_of(experiment), CheckpointStore(str(tmp_path))
+    sampler, store = make_sampler(experiment), CheckpointStore(str(tmp_path))
     trials = [trial for _ in range(4) if (trial := sampler.ask()) is not None]
     networks = [{n: v for n, v in trial.config.items() if "model/" in n} for trial in trials]
     assert any(network != networks[0] for network in networks)
@@ -62,7 +62,7 @@ def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:
     done = python(REBUILD, str(EXAMPLE), record, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
 
     script = load_function(EXAMPLE, "train.py:train").__globals__
-    network = script["MODEL"].build(nested(winner.config)["model"])
+    network = script["MODEL"].build(nest(winner.config)["model"])
     assert best.checkpoint is not None
     with Checkpoint.from_storage(best.checkpoint).as_directory() as folder:
         network.load_state_dict(torch.load(Path(folder, "state.pt"))["network"])

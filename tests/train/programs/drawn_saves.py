@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from cloudtune.model.events import EpochReport
-from cloudtune.script.command import words_of
+from cloudtune.script.command import split_words
 from cloudtune.train.checkpoint import load
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import Post, command_run
@@ -153,7 +153,7 @@ class _Session:
         command = f"""sh -c 'exec "$@" >>"$0"' {self._log} python main.py '{text}'"""
         program = Program(
             command,
-            words_of(command),
+            split_words(command),
             way.epochs,
             printed="value {value}",
             folder="." if way.beside else "out",

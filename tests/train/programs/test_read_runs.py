@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from cloudtune.model.events import EpochReport
-from cloudtune.script.command import words_of
+from cloudtune.script.command import split_words
 from cloudtune.train.checkpoint import load, read_manifest
 from cloudtune.train.programs import running, saving
 from cloudtune.train.programs.metric_parsers import Reading, Readings
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import EpochNumbers, Post, command_run
-from cloudtune.train.programs.snapshots import written_at
-from cloudtune.train.programs.whole_saves import unfinished
+from cloudtune.train.programs.snapshots import last_write
+from cloudtune.train.programs.whole_saves import find_unfinished_save
 from cloudtune.train.progress_cursor import Progress
 from tests.train.sessions import place_of
 
@@ -95,7 +95,7 @@ class Trial:
         self._sessions += 1
         log = self._folder / f"t.{self._sessions}.log"
         log.touch()
-        program = Program(COMMAND, words_of(COMMAND), 100, printed=PRINTED, folder="out")
+        program = Program(COMMAND, split_words(COMMAND), 100, printed=PRINTED, folder="out")
         config = {"kind": self._kind, "log": str(log)}
         name = f"{self._folder.name}-{self._sessions}"
         storage = str(self._folder / "store")
@@ -157,7 +157,7 @@ def test_late_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str,
     """On a busy machine a report is read when the script has saved, or trained on."""
     trial = Trial(tmp_path, order, busy=2)
     if late == "within the look":
-        monkeypatch.setattr(saving, "written_at", slowly(written_at))
+        monkeypatch.setattr(saving, "last_write", slowly(last_write))
     else:
         monkeypatch.setattr(running, "_POLL", float(late.removeprefix("by ")))
     reports = trial.session(until=6)
@@ -238,6 +238,6 @@ def test_an_empty_file_or_half_an_archive_is_torn(tmp_path: Path) -> None:
         archive.writestr("data", b"x" * 1000)
     half.write_bytes(whole.read_bytes()[:600])
     empty.touch()
-    assert unfinished([whole]) is None
-    assert unfinished([whole, half]) == half
-    assert unfinished([empty]) == empty
+    assert find_unfinished_save([whole]) is None
+    assert find_unfinished_save([whole, half]) == half
+    assert find_unfinished_save([empty]) == empty

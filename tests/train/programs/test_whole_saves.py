@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloudtune.train.programs.save_order import Look, SaveOrder
-from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, unfinished
+from cloudtune.train.programs.whole_saves import KNOWN_QUIET, SaveShapes, find_unfinished_save
 from tests.train.programs.drawn_saves import Way, play
 
 WAYS = [
@@ -95,11 +95,11 @@ def test_what_a_format_says_of_its_end(tmp_path: Path) -> None:
     for name, data in whole.items():
         path = tmp_path / name
         path.write_bytes(data)
-        assert unfinished([path]) is None
+        assert find_unfinished_save([path]) is None
         path.write_bytes(b"")
-        assert unfinished([path]) == path
+        assert find_unfinished_save([path]) == path
         path.write_bytes(data[: len(data) * 2 // 3])
-        assert (unfinished([path]) is None) == (name == "notes.txt")
+        assert (find_unfinished_save([path]) is None) == (name == "notes.txt")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer_state.json"])
@@ -108,7 +108,7 @@ def test_a_file_that_only_has_the_name_of_a_format_is_no_torn_one(
 ) -> None:
     path = tmp_path / name
     path.write_text("1" * 5000)
-    assert unfinished([path]) is None
+    assert find_unfinished_save([path]) is None
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,6 @@ def test_what_belongs_to_a_save(tmp_path: Path, name: str, text: str, other: str
     (tmp_path / "model-1.safetensors").write_bytes(tensors(4))
     path = tmp_path / name
     path.write_text(text)
-    assert unfinished([path]) == path
+    assert find_unfinished_save([path]) == path
     (tmp_path / other).write_bytes(b"{}")
-    assert unfinished([path]) is None
+    assert find_unfinished_save([path]) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cloudtune.train.shared_input.frames import Frame, batch_of, frame_of
+from cloudtune.train.shared_input.frames import Frame, read_batch, write_frame
 
 
 class Pair(NamedTuple):
@@ -40,7 +40,7 @@ def test_whatever_a_collate_function_gives_comes_back() -> None:
         "number": 5,
         "nothing": None,
     }
-    result = batch_of(frame_of(batch))
+    result = read_batch(write_frame(batch))
     assert torch.equal(result["pair"].inputs, batch["pair"].inputs)
     assert result["pair"].names == ["a", "ä"]
     for kind, tensor, wanted in zip(KINDS, result["tensors"], tensors, strict=True):
@@ -58,22 +58,22 @@ def test_whatever_a_collate_function_gives_comes_back() -> None:
 
 
 def test_what_one_writes_into_its_batch_no_other_sees() -> None:
-    frame = frame_of((torch.ones(4), np.ones(4)))
-    mine, other = batch_of(again(frame)), batch_of(frame)
+    frame = write_frame((torch.ones(4), np.ones(4)))
+    mine, other = read_batch(again(frame)), read_batch(frame)
     mine[0].zero_()
     mine[1][:] = 0
     assert other[0].tolist() == other[1].tolist() == [1.0] * 4
 
 
 def test_a_batch_outlives_its_frame() -> None:
-    kept = [batch_of(frame_of(torch.full((1000,), float(number)))) for number in range(20)]
+    kept = [read_batch(write_frame(torch.full((1000,), float(number)))) for number in range(20)]
     assert [item[0].item() for item in kept] == list(range(20))
 
 
 def test_no_file_stays_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    kept = [batch_of(frame_of(torch.ones(4))) for _ in range(3)]
+    kept = [read_batch(write_frame(torch.ones(4))) for _ in range(3)]
     assert sum(map(len, kept)) == 12
     with (tmp_path / "open").open("w") as file, pytest.raises(TypeError):
-        frame_of([torch.ones(4), file])
+        write_frame([torch.ones(4), file])
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -12,8 +12,8 @@ LATER = 10 * GATHER_SECONDS
 def load(stream: Stream, now: float) -> list[int]:
     result = []
     while (at := stream.due(now)[0]) is not None:
-        stream.begun(at, now)
-        stream.loaded(at, SIZE)
+        stream.note_begin(at, now)
+        stream.note_load(at, SIZE)
         result.append(at)
     return result
 
@@ -64,8 +64,8 @@ def test_no_more_memory_is_kept_than_may_be() -> None:
     for number in range(50):
         assert stream.ask(first, 1, number, LATER)
         while (at := stream.due(LATER)[0]) is not None:
-            stream.begun(at, LATER)
-            stream.loaded(at, 100 * 2**20)
+            stream.note_begin(at, LATER)
+            stream.note_load(at, 100 * 2**20)
         stream.give(first)
     assert sum(stream.sizes.values()) <= 512 * 2**20
 
@@ -95,13 +95,13 @@ def test_no_trial_is_given_up_for_a_coming_batch() -> None:
     stream, quick = begun(1000, loaders=2)
     slow = StreamSeat()
     assert stream.ask(slow, 1, 0, 0.0)
-    stream.begun(0, LATER)  # by a loader that takes its time
+    stream.note_begin(0, LATER)  # by a loader that takes its time
     for number in range(1, KEPT + 20):
         assert stream.ask(quick, 1, number, LATER + number)
         load(stream, LATER + number)
         stream.give(quick)
     assert not slow.late
-    stream.loaded(0, SIZE)
+    stream.note_load(0, SIZE)
     assert stream.give(slow) == 0
 
 
@@ -136,10 +136,10 @@ def test_promises_come_in_order(length: int, loaders: int, moves: list[tuple[int
             due, wait = stream.due(now) if len(on_way) < loaders else (None, None)
             if due is not None:
                 assert due not in stream.sizes
-                stream.begun(due, now)
+                stream.note_begin(due, now)
                 on_way.append(due)
             elif on_way:
-                stream.loaded(on_way.pop(), SIZE)
+                stream.note_load(on_way.pop(), SIZE)
             elif wait is not None:
                 now += wait + 1e-6
             else:

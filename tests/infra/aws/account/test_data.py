@@ -13,7 +13,7 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.running.data import with_data
 from cloudtune.running.runner import preflight
-from cloudtune.runs.job import charges_of
+from cloudtune.runs.job import read_charges
 from tests.aws_stand_in.account import found_by_boto3, start
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
@@ -105,12 +105,12 @@ def test_requests_and_transfer_are_charged(
 ) -> None:
     called(capsys, "aws", "setup", "--yes", "--data", "s3://near,s3://far").succeeded()
     near = renting(tmp_path, train="s3://near/sets")
-    assert charges_of(near).usd_per_launch == 0.0, "less than a tenth of a cent"
+    assert read_charges(near).usd_per_launch == 0.0, "less than a tenth of a cent"
     far = renting(tmp_path, train="s3://far/sets")
     assert far.charges.data is not None
     assert (far.charges.data.region, far.charges.data.gb) == ("eu-west-1", 2000 / GIGABYTE)
     monkeypatch.setattr("cloudtune.infra.aws.data.USD_PER_REQUEST", 0.5)
-    assert charges_of(renting(tmp_path, train="s3://near/sets")).usd_per_launch == 1.0
+    assert read_charges(renting(tmp_path, train="s3://near/sets")).usd_per_launch == 1.0
 
 
 def test_a_folder_of_the_laptop_goes_into_the_runs_bucket(

@@ -12,7 +12,7 @@ from cloudtune.infra.aws.account.inventory import load_inventory
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.provider import endpoint_of
+from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import Emulator
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
@@ -73,7 +73,7 @@ def test_it_asks_tries_and_tells(
 
 @pytest.mark.parametrize("cut", [2, 5])
 def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
-    clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
+    clients, endpoint = Clients(make_endpoint(emulator.access)), make_endpoint(emulator.access)
     account = load_inventory(clients, "us-east-1")
     calls = live.LiveCheck(clients, Ec2(endpoint), account, f"cut-{cut}").calls()
     for _ in range(cut):
@@ -85,7 +85,7 @@ def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
 
 
 def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
-    clients, endpoint = Clients(endpoint_of(emulator.access)), endpoint_of(emulator.access)
+    clients, endpoint = Clients(make_endpoint(emulator.access)), make_endpoint(emulator.access)
     fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
     EmulatorControl(emulator.access).add(fault)
     account = load_inventory(clients, "us-east-1")
