@@ -48,7 +48,7 @@ def alive() -> list[dict[str, Any]]:
     status = subprocess.run(
         [*CLOUDTUNE, "status", "-o", "json"], check=True, stdout=subprocess.PIPE
     )
-    return list(json.loads(status.stdout))
+    return list(json.loads(status.stdout)["instances"])
 
 
 def twice(result: cloudtune.Result) -> int:

@@ -46,7 +46,7 @@ def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
     seen = bench("exec", run, "--", "ls").succeeded("train.py")
     python = bench("exec", run, "--", "python", "-c", "import ray, sys; print(sys.prefix)")
     assert python.succeeded().out.strip() == sys.prefix
-    [instance] = bench.here("status", "-o", "json").json
+    [instance] = bench.here("status", "-o", "json").json["instances"]
     by_trial = bench("exec", run, "t00", "--", "sh", "-c", "echo $CLOUDTUNE_MACHINE; exit 7")
     assert (by_trial.code, by_trial.out.strip()) == (7, instance["id"])
     assert bench("exec", run, instance["id"], "--", "ls").out == seen.out

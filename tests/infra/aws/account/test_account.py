@@ -88,7 +88,7 @@ def test_setup_shows_and_creates_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert "nothing to create" in again.out, "the types are those of the last setup"
     assert called(capsys, "aws", "check").code == 0
     written = called(capsys, "aws", "check", "-o", "json").json
-    assert {line["state"] for line in written} == {"ok"}
+    assert {line["state"] for line in written["checks"]} == {"ok"}
     blocked = boto3.client("s3", REGION).get_public_access_block(Bucket=BUCKET)
     assert set(blocked["PublicAccessBlockConfiguration"].values()) == {True}
 
