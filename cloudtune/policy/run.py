@@ -469,9 +469,18 @@ class RunPolicy:
             return "its target is reached"
         if self.began is None:
             return "it never began"
-        if not more and self.strategy.done(self.state):
+        if not more and self._trains_no_more():
             return "its strategy has trained everything"
         return ""
+
+    def _trains_no_more(self) -> bool:
+        """Whether the strategy would end without limits, too: a search ends where they do."""
+        limits = self.state.limits
+        self.state.limits = Limits()
+        try:
+            return self.strategy.done(self.state)
+        finally:
+            self.state.limits = limits
 
     def _go_on(self, event: RunContinued) -> None:
         """Take new limits; stopped trials continue from their last checkpoints."""

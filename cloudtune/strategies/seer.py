@@ -499,6 +499,8 @@ class Seer:
                 break
             trial = view.trials[name]
             work = cap_epoch(trial.trial, self._last) - trial.epoch
+            if work <= 0:  # its session is about to end
+                continue
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
             wanted = seer_rules.cheapest_width(work, seconds, rentable.profile.resize.mean, left)
             # A winner that must reach its end doesn't wait for wider trials behind it. For `seer`

@@ -142,6 +142,21 @@ def test_a_run_that_met_its_deadline_continues_within_another(by: str | None, sh
     assert policy.spent(policy.now) > before, "what was spent before counts"
 
 
+@pytest.mark.parametrize("by", ["seer", "seer-full", "asha"])
+def test_a_search_that_has_used_its_limits_continues_within_more(by: str) -> None:
+    setting = SETTING.but(by=by, trials=200, max_epochs=64, limits=Limits(deadline=400.0))
+    policy, world, ledger = first_leg(setting)
+    assert [policy.ending] == [EndReason.DONE]
+    left = replay(setting.policy(), ledger.entries)
+    further = Further("+1h", None)
+    limits = further_limits(setting.job(), policy, left, further, policy.now + PAUSE)
+    assert limits is not None
+    trained = sum(trial.epoch for trial in policy.trials.values())
+    second_leg(policy, world, ledger, limits)
+    assert [policy.ending] == [EndReason.DONE]
+    assert sum(trial.epoch for trial in policy.trials.values()) > trained
+
+
 def test_new_limits_are_from_now_or_in_all() -> None:
     policy, _, ledger = first_leg(SETTING, 20.0)
     job = SETTING.job()
