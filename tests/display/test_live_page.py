@@ -156,7 +156,7 @@ search: {lr: {uniform: [0.1, 1]}}
 trials: 400
 epochs: {min: 1, max: 4}
 strategy: asha
-limits: {deadline: 40s}
+limits: {deadline: 80s}
 cloud: {provider: local, slots: 2}
 """
 
@@ -177,7 +177,7 @@ def test_a_run_that_was_extended_on_its_page_goes_on(bench: Bench) -> None:
     host, _, token = url.removeprefix("http://").strip("/").partition("/")
     connection = HTTPConnection(host, timeout=60)
     with contextlib.closing(connection):
-        connection.request("POST", f"/{token}/extend", json.dumps({"deadline": "+90s"}))
+        connection.request("POST", f"/{token}/extend", json.dumps({"deadline": "+60s"}))
         assert connection.getresponse().status == 200
     out, err = process.communicate(timeout=280)
     assert "Extended on its page: cloudtune resume" in err

@@ -229,8 +229,9 @@ def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
     assert len({trial["trial"] for trial in report.json["trials"]}) == 4
     nodes = [item for item in outside.instances() if item.get("run") == run]
     assert {item["state"] for item in nodes} == {"terminated"}
-    asked = outside.world.asked().values()
-    assert all(f"{BUCKET}.s3.us-east-1.amazonaws.com" in names for names in asked)
+    # Not of each instance: one may go before it has booted.
+    names = set().union(*outside.world.asked().values())
+    assert {name for name in names if "s3" in name} == {f"{BUCKET}.s3.us-east-1.amazonaws.com"}
     heads = [names for names in asked if "ec2.us-east-1.amazonaws.com" in names]
     assert len(asked) > len(heads) > 1
 
