@@ -1,5 +1,6 @@
 """An emulator's process that starts early: what it becomes, and that it ends unused."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,21 +21,25 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def waiting() -> list[psutil.Process]:
-    """Return the processes that have started early, also those that have begun."""
-    everyone = psutil.process_iter(["cmdline"])
-    return [it for it in everyone if early.OPTION in (it.info["cmdline"] or ())]
+# In the environment of what a test starts: other tests start such processes meanwhile.
+OURS = "CLOUDTUNE_TEST_EARLY"
 
 
-@pytest.fixture
-def before() -> Iterator[set[psutil.Process]]:
-    """Return the early processes of others; at the end there are no new ones."""
-    others = set(waiting())
-    yield others
-    assert not set(waiting()) - others
+def waiting() -> set[psutil.Process]:
+    """Return this test's processes that have started early, also those that have begun."""
+    everyone = psutil.process_iter(["cmdline", "environ"])
+    early_ones = [it for it in everyone if early.OPTION in (it.info["cmdline"] or ())]
+    return {it for it in early_ones if (it.info["environ"] or {}).get(OURS) == os.environ[OURS]}
 
 
-def test_the_next_emulator_is_the_early_process(tmp_path: Path, before: set[object]) -> None:
+@pytest.fixture(autouse=True)
+def leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(OURS, str(tmp_path))
+    yield
+    assert not waiting()
+
+
+def test_the_next_emulator_is_the_early_process(tmp_path: Path) -> None:
     with early.started_early(service.environment_here()):
         emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
         process = psutil.Process(emulator.pid)
@@ -47,21 +52,21 @@ def test_the_next_emulator_is_the_early_process(tmp_path: Path, before: set[obje
     assert stop_emulator(tmp_path, only_if_idle=True)
 
 
-def test_one_that_is_not_needed_ends(before: set[psutil.Process]) -> None:
+def test_one_that_is_not_needed_ends() -> None:
     with early.started_early(service.environment_here()):
-        assert set(waiting()) - before
+        assert waiting()
 
 
-def test_one_that_has_died_is_replaced(tmp_path: Path, before: set[psutil.Process]) -> None:
+def test_one_that_has_died_is_replaced(tmp_path: Path) -> None:
     with early.started_early(service.environment_here()):
-        (process,) = set(waiting()) - before
+        (process,) = waiting()
         process.kill()
         emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
         assert early.OPTION not in psutil.Process(emulator.pid).cmdline()
     assert stop_emulator(tmp_path, only_if_idle=True)
 
 
-def test_it_ends_with_who_started_it(before: set[psutil.Process]) -> None:
+def test_it_ends_with_who_started_it() -> None:
     subprocess.run([sys.executable, "-c", PARENT], check=False)
-    _, alive = psutil.wait_procs(set(waiting()) - before, timeout=60.0)
+    _, alive = psutil.wait_procs(waiting(), timeout=60.0)
     assert not alive
