@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from benchmarks import large_job
 from benchmarks.runner import numbers, parser, print_table, words
 from cloudtune.api.experiments import load_experiment
+from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.planning.plan_file import make_job
@@ -31,21 +32,9 @@ from cloudtune.running.problems import load_problem, make_plan, read_limits
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cloudtune.model.commands import Command
-    from cloudtune.model.events import Event
     from cloudtune.runs.job import Job
 
 _WIDE = {"deadline": "240h", "budget": "$20000"}
-
-
-class _Uncounted:
-    """A ledger that only counts."""
-
-    def __init__(self) -> None:
-        self.events = 0
-
-    def append(self, event: Event, commands: tuple[Command, ...]) -> None:  # noqa: ARG002
-        self.events += 1
 
 
 def main() -> None:
@@ -58,9 +47,9 @@ def main() -> None:
             for trials in numbers(given.trials)
             for strategy in words(given.strategies)
         ]
-    profiler = cProfile.Profile()
     print_table(row(*job) for job in jobs)
     if given.functions:
+        profiler = cProfile.Profile()
         for _, _, job in jobs:
             profiler.runcall(play, job)
         print()
@@ -88,10 +77,10 @@ def play(job: Job) -> int:
     """Play a job to its end; return the number of its events."""
     metric = job.experiment.metric
     world = SimWorld(job.rentables, metric.name, synthetic_metric(metric.mode, 0), 0)
-    ledger = _Uncounted()
+    ledger = MemoryLedger()
     with without_collection():
         run(job.policy(heartbeat=False, checked=False), world, ledger)
-    return ledger.events
+    return len(ledger.entries)
 
 
 def row(strategy: str, trials: int, job: Job) -> dict[str, object]:

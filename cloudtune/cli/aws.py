@@ -367,32 +367,38 @@ def _kms(text: str) -> str:
 
 def _secrets(text: str | None) -> tuple[str, ...] | None:
     """Return the listed secrets; None if the option wasn't given."""
-    if text is None:
-        return None
-    sources = [] if text == "none" else [SecretSource.parse(item) for item in _split(text)]
-    for source in sources:
+
+    def parse(item: str) -> str:
+        source = SecretSource.parse(item)
         if not source.is_in_aws:
             raise UsageError(f"--secrets {source}: a file needs no right; leave it out")
-    return tuple(dict.fromkeys(source.place for source in sources))
+        return source.place
+
+    return _parse_list(text, parse)
 
 
 def _data(text: str | None) -> tuple[str, ...] | None:
     """Return the listed addresses in S3; None if the option wasn't given."""
-    if text is None:
-        return None
-    addresses = [] if text == "none" else [parse_address(item) for item in _split(text)]
-    return tuple(dict.fromkeys(addresses))
+    return _parse_list(text, parse_address)
 
 
 def _roles(text: str | None) -> tuple[str, ...] | None:
     """Return the listed ARNs of roles; None if the option wasn't given."""
-    if text is None:
-        return None
-    roles = () if text == "none" else _split(text)
-    for role in roles:
+
+    def parse(role: str) -> str:
         if not _ROLE.fullmatch(role):
             raise UsageError(f"--role {role}: write its ARN: arn:aws:iam::111122223333:role/NAME")
-    return tuple(dict.fromkeys(roles))
+        return role
+
+    return _parse_list(text, parse)
+
+
+def _parse_list(text: str | None, parse: Callable[[str], str]) -> tuple[str, ...] | None:
+    """Return the items of an option, each once; "none" has none, None wasn't given."""
+    if text is None:
+        return None
+    items = () if text == "none" else _split(text)
+    return tuple(dict.fromkeys(map(parse, items)))
 
 
 def _path(text: str) -> str:

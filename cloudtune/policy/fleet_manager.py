@@ -282,7 +282,7 @@ class FleetKeeper:
     def _shrink(self, extra: Counter[Offer]) -> Iterable[Command]:
         """Return empty instances: lost ones first, then those at risk, then those booting."""
         state = self._state
-        busy = {piece.instance for piece in state.reserved_slices()}
+        busy = {piece.instance for piece in state.occupied_slices()}
         empty = [r for r in state.fleet.alive() if not r.released and r.instance not in busy]
         for rented in sorted(empty, key=lambda r: (not r.at_risk, r.joined)):
             if not rented.surplus and extra[rented.offer] > 0:

@@ -36,7 +36,7 @@ def _check_live(state: RunState) -> None:
 
 def _check_rooms(state: RunState) -> None:
     """Raise AssertionError if a GPU is overbooked, or counts as free and isn't."""
-    kept = state.reserved_slices()
+    kept = state.occupied_slices()
     names = {piece.instance for piece in kept}
     has = {r.instance: r.offer.gpus for r in state.fleet if r.instance in names}
     counted = rooms(has, kept)

@@ -297,7 +297,7 @@ class RunState:
         """Return the slices that sessions hold."""
         return [piece for trial in self.live for piece in trial.placement]
 
-    def reserved_slices(self) -> Sequence[Slice]:
+    def occupied_slices(self) -> Sequence[Slice]:
         """Return the slices that sessions hold, and those reserved for trials that move."""
         reserved = (piece for move in self.moves.values() for piece in move.reserved)
         return [*self.session_slices(), *reserved]

@@ -185,7 +185,9 @@ class Seer:
         deep = max(self._epochs[self._first], seer_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
         # Explorers stay within one instance: a wider trial would wait until several are free.
-        wanted = seer_rules.cheapest_width(deep, seconds or {atom: epoch}, profile.start.mean, span)
+        wanted = seer_rules.cheapest_width_in_time(
+            deep, seconds or {atom: epoch}, profile.start.mean, span
+        )
         self._width = self.opening(view).straight or wanted
         self._epoch_seconds = view.epoch_seconds(None, rentable.offer, self._width)
 
@@ -502,7 +504,9 @@ class Seer:
             if work <= 0:  # its session is about to end
                 continue
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
-            wanted = seer_rules.cheapest_width(work, seconds, rentable.profile.resize.mean, left)
+            wanted = seer_rules.cheapest_width_in_time(
+                work, seconds, rentable.profile.resize.mean, left
+            )
             # A winner that must reach its end doesn't wait for wider trials behind it. For `seer`
             # this rule costs regret (docs/seer.md).
             ahead = [seat.width for seat in self.seats.values()] if self._full else []

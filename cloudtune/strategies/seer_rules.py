@@ -216,7 +216,9 @@ class Seat:
     width: Width
 
 
-def cheapest_width(work: float, seconds: Mapping[Width, float], setup: float, left: float) -> Width:
+def cheapest_width_in_time(
+    work: float, seconds: Mapping[Width, float], setup: float, left: float
+) -> Width:
     """Return the cheapest width at which `work` epochs are done in the remaining time.
 
     The fastest width if none is fast enough. `seconds` are those of an epoch, by width.

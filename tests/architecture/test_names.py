@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cloudtune", "planners", "infra", "profiles")
+from tests.architecture.test_layout import SOURCES, name_of, tree_of
+
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 # Names in examples, and in other people's code.
@@ -20,9 +20,9 @@ ELSEWHERE = {
 def test_names_in_backticks_exist() -> None:
     known = {*dir(builtins), *ELSEWHERE}
     prose: list[tuple[str, str]] = []
-    for path in sources():
-        place = str(path.relative_to(ROOT))
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path in SOURCES:
+        place = name_of(path)
+        tree = tree_of(path)
         documented = set(docstrings(tree))
         known.update(_WORD.findall(place), names(tree, documented))
         prose += [(place, text) for text in (*documented, *comments(path))]
@@ -33,14 +33,6 @@ def test_names_in_backticks_exist() -> None:
         if name not in ELSEWHERE and not known.issuperset(name.split("."))
     ]
     assert unknown == []
-
-
-def sources() -> Iterator[Path]:
-    """Yield the product's files; links lead to folders that are named themselves."""
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            if not any(parent.is_symlink() for parent in path.parents):
-                yield path
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:

@@ -19,9 +19,9 @@ from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, template
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
-from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint
-from tests.aws_stand_in.account import allow, found_by_boto3, start
+from tests.aws_stand_in.account import allow
 from tests.bench import called
 from tests.builders.experiments import FIELDS
 from tests.builders.values import present
@@ -36,15 +36,9 @@ KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890
 
 
 @pytest.fixture(autouse=True)
-def account(
-    warm_emulators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[EmulatorControl]:
+def account(own_account: Access) -> EmulatorControl:
     """An emulated account, which boto3 finds as it finds AWS."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    access = start(tmp_path / "emulator").access
-    found_by_boto3(access, monkeypatch)
-    yield EmulatorControl(access)
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
+    return EmulatorControl(own_account)
 
 
 def account_now() -> Inventory:

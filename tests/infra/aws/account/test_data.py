@@ -1,6 +1,5 @@
 """Data in a bucket of AWS: setup lets heads and instances read it, and a run says what it lacks."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.running.data import with_data
 from cloudtune.running.runner import preflight
 from cloudtune.runs.job import read_charges
-from tests.aws_stand_in.account import found_by_boto3, start
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
 from tests.builders.experiments import FIELDS
@@ -24,20 +22,14 @@ GIGABYTE = 10**9
 
 
 @pytest.fixture(autouse=True)
-def account(
-    warm_emulators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def account(own_account: Access) -> None:
     """An account with a bucket in the region, and one elsewhere."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    found_by_boto3(start(tmp_path / "emulator").access, monkeypatch)
     boto3.client("s3", REGION).create_bucket(Bucket="near")
     there = {"LocationConstraint": "eu-west-1"}
     boto3.client("s3", "eu-west-1").create_bucket(Bucket="far", CreateBucketConfiguration=there)
     for bucket in ("near", "far"):
         for name in ("a", "b"):
             boto3.client("s3").put_object(Bucket=bucket, Key=f"sets/{name}", Body=b"x" * 1000)
-    yield
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
 def renting(tmp_path: Path, **data: str) -> Experiment:

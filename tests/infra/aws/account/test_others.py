@@ -1,7 +1,6 @@
 """A storage and a role that setup didn't make: it allows them, or a run says what is missing."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.aws.rights import lacking_rights
-from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.running.runner import preflight
-from tests.aws_stand_in.account import found_by_boto3, start
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
 from tests.builders.experiments import FIELDS
@@ -26,19 +24,13 @@ ROLE = "arn:aws:iam::123456789012:role/team/mine"
 
 
 @pytest.fixture(autouse=True)
-def account(
-    warm_emulators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def account(own_account: Access) -> None:
     """An account with a bucket and a role of its own."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    found_by_boto3(start(tmp_path / "emulator").access, monkeypatch)
     boto3.client("s3", REGION).create_bucket(Bucket="ours-too")
     iam = boto3.client("iam", REGION)
     iam.create_role(RoleName="mine", Path="/team/", AssumeRolePolicyDocument=json.dumps({}))
     iam.create_instance_profile(InstanceProfileName="my-profile")
     iam.add_role_to_instance_profile(InstanceProfileName="my-profile", RoleName="mine")
-    yield
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
 def renting(tmp_path: Path, profile: str | None = None, **fields: Any) -> Experiment:

@@ -1,6 +1,5 @@
 """Secrets in stores of AWS: setup lets instances read those that it names, and a run says which."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from cloudtune.api.experiments import for_renting
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.infra.emulator.service import stop_emulator
+from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node.variables import SecretError
 from cloudtune.running import variables
 from cloudtune.running.runner import preflight
-from tests.aws_stand_in.account import found_by_boto3, start
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import Bench, called
 from tests.builders.experiments import FIELDS
@@ -25,17 +23,11 @@ NAMED = "ssm:/team/token,aws-secretsmanager:wandb"
 
 
 @pytest.fixture(autouse=True)
-def account(
-    warm_emulators: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def account(own_account: Access) -> None:
     """An account with a parameter and a secret, both found as in AWS."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    found_by_boto3(start(tmp_path / "emulator").access, monkeypatch)
     boto3.client("ssm", REGION).put_parameter(Name="/team/token", Value=TOKEN, Type="SecureString")
     text = '{"key": "wb-of-nobody", "team": 7}'
     boto3.client("secretsmanager", REGION).create_secret(Name="wandb", SecretString=text)
-    yield
-    stop_emulator(tmp_path / "emulator", only_if_idle=False)
 
 
 def renting(tmp_path: Path, **secrets: str) -> Experiment:
