@@ -137,6 +137,16 @@ def test_a_node_says_what_it_lacks_and_is_taken(training: Training, tmp_path: Pa
     node.close()
 
 
+def test_trials_fail_on_a_node_without_their_data(training: Training, tmp_path: Path) -> None:
+    training = dataclasses.replace(training, data={"sets": "/none"})
+    node = Agent("127.0.0.1", 2, training, tmp_path / "logs", spares=False)
+    begin(node, "one", "steady")
+    heard = hear(node, "one")["one"]
+    [error] = [message.body.error for message in heard if isinstance(message.body, Failure)]
+    assert "data.sets: this machine has no folder /none" in error
+    node.close()
+
+
 def test_leases_end(training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = tmp_path / "calls"
     command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
