@@ -1,8 +1,9 @@
-"""Put what `cloudtune plan` shows first of the example into the README: `make docs`."""
+"""Put what `cloudtune plan` shows first into the pages that show it: `make docs`."""
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -10,26 +11,34 @@ from click.testing import CliRunner
 
 from cloudtune.cli.main import cli
 
-README = Path(__file__).parents[1] / "README.md"
-EXAMPLE = "examples/smudged/experiment.yaml"
-_BEGIN = f"```console\n$ cloudtune plan {EXAMPLE}\n"
-_END = "\n```\n"
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "examples/README.md")
+_BLOCK = re.compile(r"```console\n\$ cloudtune plan (\S+)\n.*?\n```\n", re.DOTALL)
 
 
 def main() -> None:
-    """Put the screen into the README."""
-    before, begin, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not (begin and end):
-        raise SystemExit(f"README.md has no block that begins with {_BEGIN!r}")
-    README.write_text(f"{before}{begin}{screen()}{end}{after}", encoding="utf-8")
+    """Put the screens into the pages."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if not _BLOCK.search(text):
+            raise SystemExit(f"{page} shows no `cloudtune plan`")
+        page.write_text(filled(text), encoding="utf-8")
 
 
-def screen() -> str:
+def filled(text: str) -> str:
+    """Return a page with the screen of each plan that it shows."""
+    return _BLOCK.sub(lambda block: _shown(block[1]), text)
+
+
+def _shown(example: str) -> str:
+    return f"```console\n$ cloudtune plan {example}\n{screen(example)}\n```\n"
+
+
+def screen(example: str) -> str:
     """Return what the command shows before it says where that comes from, on a new machine."""
     with tempfile.TemporaryDirectory() as home:
-        environment = {"CLOUDTUNE_HOME": home, "COLUMNS": "100"}
-        asked = ["plan", str(README.parent / EXAMPLE)]
+        environment = {"CLOUDTUNE_HOME": home, "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": ""}
+        asked = ["plan", str(ROOT / example)]
         shown = CliRunner(env=os.environ | environment).invoke(cli, asked, standalone_mode=False)
     if shown.exception is not None:
         raise shown.exception

@@ -18,6 +18,7 @@ lr_decay_iters = 200
 max_iters = 200
 eval_interval = 20
 grad_clip = 1.0
+seed = 1337
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 ctx = torch.autocast(device_type=device, dtype=torch.bfloat16)
@@ -71,7 +72,7 @@ def get_lr(it):
 def main(config):
     globals().update(config)
     place = cloudtune.get_context()
-    torch.manual_seed(1337)
+    torch.manual_seed(seed)
     iter_num = 0
     model = cloudtune.prepare_model(GPT())
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
@@ -83,7 +84,7 @@ def main(config):
         optimizer.load_state_dict(checkpoint["optimizer"])
         scaler.load_state_dict(checkpoint["scaler"])
         iter_num = checkpoint["iter_num"]
-    torch.manual_seed(1337 + iter_num + place.get_world_rank())
+    torch.manual_seed(seed + iter_num + place.get_world_rank())
 
     while iter_num < max_iters:
         for group in optimizer.param_groups:

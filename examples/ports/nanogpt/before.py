@@ -1,5 +1,6 @@
 import math
 import os
+import sys
 
 import torch
 from torch import nn
@@ -16,6 +17,11 @@ max_iters = 200
 eval_interval = 20
 grad_clip = 1.0
 out_dir = "out"
+init_from = "scratch"  # or "resume"
+seed = 1337
+for argument in sys.argv[1:]:  # --name=value, as in nanoGPT's configurator.py
+    name, _, value = argument.removeprefix("--").partition("=")
+    globals()[name] = type(globals()[name])(value)
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 ctx = torch.autocast(device_type=device, dtype=torch.bfloat16)
@@ -66,11 +72,17 @@ def get_lr(it):
 
 
 def main():
-    torch.manual_seed(1337)
+    torch.manual_seed(seed)
     iter_num = 0
     model = GPT().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     scaler = torch.amp.GradScaler(device)
+    if init_from == "resume":
+        checkpoint = torch.load(os.path.join(out_dir, "ckpt.pt"), map_location=device)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scaler.load_state_dict(checkpoint["scaler"])
+        iter_num = checkpoint["iter_num"]
 
     while iter_num < max_iters:
         for group in optimizer.param_groups:
