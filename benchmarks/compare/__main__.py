@@ -4,7 +4,7 @@
                                  --offers FILE|NAME --strategy NAMES [--deadline TIMES] …
 
 Every way (strategy, allocator, fleet, eta, sampler) is played within every deadline and budget,
-with every seed. Rents nothing; the same options give the same output. See docs/simulate.md.
+with every seed. Rents nothing; the same options give the same output. See README.md beside it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add("--offers", required=True, help="a file, or types such as g5.xlarge,'g6.*'")
     add("--market", choices=["on-demand", "spot", "any"], default="on-demand")
     add("--billing", choices=get_args(BillingUnit), help="billing unit (default: as on EC2)")
-    add("--spot-trace", type=Path, help="table of spot availability to replay (docs/spot.md)")
+    add("--spot-trace", type=Path, help="table of spot availability to replay (README.md)")
     add("--spot-where", action="append", default=[], metavar="COLUMN=VALUE")
     add("--max-instances", type=_count, default=MAX_INSTANCES, help="at a time")
     add("--strategy", type=_listed, required=True, help=f"such as {','.join(menu.STRATEGIES)}")

@@ -1,6 +1,6 @@
 """Learning curves that were recorded: what each configuration reached, epoch by epoch.
 
-The formats are documented in docs/simulate.md.
+The formats are documented in benchmarks/compare/README.md.
 """
 
 from __future__ import annotations

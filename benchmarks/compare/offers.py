@@ -1,6 +1,6 @@
 """What can be rented, from a table or the catalogue: `--offers FILE|NAME`.
 
-The formats are documented in docs/simulate.md.
+The formats are documented in benchmarks/compare/README.md.
 """
 
 from __future__ import annotations

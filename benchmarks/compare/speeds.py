@@ -1,6 +1,6 @@
 """How training scales, from a table: `--profile FILE|NAME`.
 
-The formats are documented in docs/simulate.md.
+The formats are documented in benchmarks/compare/README.md.
 """
 
 from __future__ import annotations

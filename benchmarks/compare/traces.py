@@ -1,6 +1,6 @@
 """Spot traces from a table: what pools had to give, and when (`--spot-trace FILE`).
 
-The format is documented in docs/spot.md.
+The format is documented in benchmarks/compare/README.md.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def check_name(kind: str, name: str, names: Collection[str]) -> str:
     if name in names:
         return name
     names_shown = {"strategy": menu.STRATEGIES, "allocator": menu.ALLOCATORS}.get(kind)
-    others = " (docs/papers.md lists the published variants)" if names_shown else ""
+    others = " (cloudtune docs papers lists the published variants)" if names_shown else ""
     raise UsageError(
         f"unknown {kind} {quote(name)}; choose one of {', '.join(names_shown or names)}{others}."
         f"{nearest(name, names)}"

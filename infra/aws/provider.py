@@ -161,7 +161,8 @@ class Aws(Ec2Speaking):
 
             identity(Clients(Endpoint(experiment.cloud.region)))  # raises with the reason
             raise UsageError(
-                "cloud.image is missing, and AWS names none: write the AMI to boot (docs/aws.md)"
+                "cloud.image is missing, and AWS names none: write the AMI to boot "
+                "(cloudtune docs aws)"
             )
         if not experiment.storage.startswith("s3://"):
             raise UsageError(
@@ -278,7 +279,8 @@ class Aws(Ec2Speaking):
         except OSError as error:
             raise UsageError(
                 "instances must reach this machine, so it must be one inside the VPC; "
-                "`cloudtune run` measures a script itself, on a head that it rents (docs/aws.md); "
+                "`cloudtune run` measures a script itself, on a head that it rents "
+                "(cloudtune docs aws); "
                 f"this one has no instance metadata ({error})"
             ) from None
 

@@ -27,7 +27,8 @@ from tests.builders import LINEAR, Setting, profile
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+BESIDE = [ROOT / "README.md", ROOT / "examples/README.md", ROOT / "benchmarks/compare/README.md"]
+PAGES = sorted([*BESIDE, ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 TODAY = [page for page in PAGES if page.parent.name != "decisions" and page.stem != "CHANGELOG"]
 """Pages that tell of the code as it is; decisions and changes tell of what it was, too."""
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]

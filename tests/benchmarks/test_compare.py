@@ -18,7 +18,7 @@ from cloudtune.model.plans import Limits
 from tests.bench import Done
 from tests.builders.curves import curves
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "compare" / "README.md"
 BASE = (
     "--curves c.csv --metric acc --mode max --profile p.csv --offers o.csv --strategy asha "
     "--seeds 2 --jobs 1"
