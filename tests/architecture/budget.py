@@ -1,6 +1,6 @@
 """The size of the repository, as `make check` prints it: `python -m tests.architecture.budget`.
 
-Lines are physical lines of `.py` files; words are those of README.md and of every page in docs/.
+Lines are those of `.py` files; words are those of docs/, but for the generated reference.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("cloudtune", "planners", "infra", "profiles")
-GOALS = {"product": 56_000, "tests": 46_000, "benchmarks": 9_000, "docs": 45_000}
-"""What issue "The house" allows: lines, of docs words."""
+GOALS = {"product": 56_000, "tests": 46_000, "benchmarks": 9_000, "docs": 40_000}
+"""What issues allow: lines, of docs words."""
 
 
 def sizes() -> dict[str, int]:
     """Return the lines of code, and the words of docs."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = {*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs/reference.md"}
     return {
         "product": sum(map(_lines, _sources(PRODUCT))),
         "tests": sum(map(_lines, _sources(["tests"]))),
