@@ -26,7 +26,7 @@ def test_help_names_the_menu_alone(capsys: pytest.CaptureFixture[str], verb: str
 def test_an_unknown_strategy_is_answered_with_the_menu(capsys: pytest.CaptureFixture[str]) -> None:
     said = called(capsys, "plan", "experiment.yaml", "--strategy", "ashaa").refused()
     names = ", ".join(menu.STRATEGIES)
-    assert f"unknown strategy 'ashaa'; choose one of {names} (docs/papers.md" in said.err
+    assert f"unknown strategy 'ashaa'; choose one of {names} (cloudtune docs papers" in said.err
 
 
 def _listed(command: click.Command) -> tuple[list[str], list[str]]:
