@@ -14,6 +14,7 @@ must agree.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -95,15 +96,17 @@ class Graph:
     @cached_property
     def arcs(self) -> list[list[list[Arc]]]:
         """The arcs by stage, node before and node now; after the last stage those to the end."""
-        layers = zip(self.request.work, self.ways, self.held[:-1], self.held[1:], strict=True)
-        stages = [
-            [
-                [_arc(self.request, stage, held, *each) for each in zip(ways, after, strict=True)]
-                for held in befores
-            ]
-            for stage, ways, befores, after in layers
-        ]
-        return [*stages, [[_end(self.request, held)] for held in self.held[-1]]]
+        request = self.request
+        layers = zip(request.work, self.ways, self.held[:-1], self.held[1:], strict=True)
+        stages = []
+        for stage, ways, befores, afters in layers:
+            nodes = list(zip(ways, afters, strict=True))
+            arcs = []
+            for before in befores:
+                arcs.append([_arc(request, stage, before, way, after) for way, after in nodes])
+            stages.append(arcs)
+        ends = [[_end(request, held)] for held in self.held[-1]]
+        return [*stages, ends]
 
     def choices(self, path: Path) -> list[Way]:
         return [ways[node] for ways, node in zip(self.ways, path, strict=True)]
@@ -225,12 +228,13 @@ def _parts(rentable: Rentable) -> list[Part]:
 
 
 def _keeps_quotas(request: PlanRequest, parts: Sequence[Part]) -> bool:
-    quotas = {offer.quota for offer, *_ in parts} & request.vcpu_quotas.keys()
-    return sum(count for _, count, _ in parts) <= request.max_instances and all(
-        sum(n * offer.instance_type.quota_units for offer, n, _ in parts if offer.quota == quota)
-        <= request.vcpu_quotas[quota]
-        for quota in quotas
-    )
+    instances = sum(count for _, count, _ in parts)
+    units = Counter[str]()
+    for offer, count, _ in parts:
+        units[offer.quota] += count * offer.instance_type.quota_units
+    quotas = request.vcpu_quotas
+    within = all(used <= quotas.get(name, math.inf) for name, used in units.items())
+    return within and instances <= request.max_instances
 
 
 def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
