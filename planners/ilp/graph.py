@@ -101,10 +101,7 @@ class Graph:
         stages = []
         for stage, ways, befores, afters in layers:
             nodes = list(zip(ways, afters, strict=True))
-            arcs = []
-            for before in befores:
-                arcs.append([_arc(request, stage, before, way, after) for way, after in nodes])
-            stages.append(arcs)
+            stages.append([_arcs_from(request, stage, before, nodes) for before in befores])
         ends = [[_end(request, held)] for held in self.held[-1]]
         return [*stages, ends]
 
@@ -245,6 +242,12 @@ def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
         first = Group(offer, count, width, share, waves)
         rests = _split(others, trials - share) if others else ((),)
         yield from ((first, *rest) for rest in rests)
+
+
+def _arcs_from(
+    request: PlanRequest, stage: Stage, held: HeldFleet, nodes: Sequence[tuple[Way, HeldFleet]]
+) -> list[Arc]:
+    return [_arc(request, stage, held, way, after) for way, after in nodes]
 
 
 def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: HeldFleet) -> Arc:
