@@ -128,8 +128,8 @@ def make_plan(
         if not force:
             # Only runs show whether a cheaper plan is safe enough, too.
             planned = _by_runs(question, runs, best=planned) or planned
-    occupancy = [problem.occupancy] if problem.occupancy else []
-    remarks = (*occupancy, *planned.remarks, *_long_epochs(planned), *_cliffs(planned))
+    about = (*_about_limits(problem), *planned.remarks)
+    remarks = (*about, *_long_epochs(planned), *_cliffs(planned))
     return replace(planned, derived=derived, remarks=remarks)
 
 
@@ -237,6 +237,18 @@ def _on_demand(question: Question, runs: int) -> Planned | None:
 def _steady(question: Question) -> tuple[Rentable, ...]:
     """Return the rentables that aren't on spot."""
     return tuple(rentable for rentable in question.problem.rentables if not rentable.behaviours)
+
+
+def _about_limits(problem: Problem) -> Iterator[str]:
+    """Yield what others hold of a cluster, and that a budget limits nothing."""
+    if problem.occupancy:
+        yield problem.occupancy
+    idle = problem.experiment.limits.idle_budget
+    if idle is not None:
+        yield (
+            f"the budget of {format_dollars(idle)} limits nothing here: this machine has no price "
+            "(cloud.price sets one)"
+        )
 
 
 def _long_epochs(planned: Planned) -> Iterator[str]:
