@@ -79,6 +79,7 @@ class Proposal:
       from, if none was set.
     - `short_of`: what one full training takes, if the limits don't allow it; `unsaved`: that the
       best model won't be kept, if that's known.
+    - `elapsed`: the seconds of the deadline that are gone before the first request.
     - `notes`: about the instances and the profiles; `remarks`: about the plan.
     - `confidence`: the probability with which the limits should be kept; None if the plan keeps
       them on average.
@@ -113,6 +114,7 @@ class Proposal:
     remarks: tuple[str, ...] = ()
     short_of: str = ""
     unsaved: str = ""
+    elapsed: float = 0.0
 
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
         """Return which limits ("deadline", "budget") a plan doesn't keep often enough.
@@ -168,6 +170,7 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         remarks=planned.remarks,
         short_of=_explain_shortage(planned),
         unsaved=planned.problem.unsaved,
+        elapsed=planned.elapsed,
     )
 
 
@@ -330,6 +333,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "chosen": proposal.chosen,
         "chosen_from": proposal.chosen_from,
         "derived_deadline": proposal.derived,
+        "elapsed": proposal.elapsed,
         "short_of": proposal.short_of,
         "unsaved": proposal.unsaved,
         "trials": proposal.trials,

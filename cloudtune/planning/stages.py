@@ -444,17 +444,14 @@ def _explain(error: InfeasibleError, request: PlanRequest, question: Question) -
     cost = cost_format(rentable.offer for rentable in request.rentables)
     kept = ", ".join(limit_texts(question.limits.deadline, question.limits.budget, cost=cost))
     message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
-    plans = {
-        "fastest": error.fastest,
-        "cheapest": error.cheapest,
-        "nearest": nearest(error, request),
-    }
+    close = nearest(error, request)
+    plans = {"fastest": error.fastest, "cheapest": error.cheapest, "nearest": close}
     enough = {
         name: question.enough_for(plan.estimate, fleet_text(plan))
         for name, plan in plans.items()
         if plan is not None
     }
-    return InfeasibleError(message, *plans.values(), enough=enough)
+    return InfeasibleError(message, error.fastest, error.cheapest, close, enough)
 
 
 def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:
