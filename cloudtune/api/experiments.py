@@ -42,6 +42,7 @@ OVERRIDES = {
     "objective": "objective",
     "try_first": "trial.try_first",
     "log_to": "log_to",
+    "keep_failed": "trial.keep_failed",
 }
 # All options of an experiment: search and metric override several fields, and `like` adds to
 # `initial`.

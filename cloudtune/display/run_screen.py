@@ -16,6 +16,7 @@ from cloudtune.model import events
 from cloudtune.model.commands import (
     Command,
     ExtendTrial,
+    KeepInstance,
     Launch,
     PlanAnew,
     Release,
@@ -80,6 +81,7 @@ class RunScreen:
             for trial in trials
             if (trial.after if trial.status == "stopping" else trial.status) == "parked"
         }
+        self._refusals: dict[str, str] = {}  # the last one of each machine that isn't to be had
         self._ending = False
         self._bottom = (
             Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
@@ -111,7 +113,15 @@ class RunScreen:
             best = self._policy.best
             saved = "the best checkpoint is saved, " if best is not None and best.checkpoint else ""
             ending = _ENDINGS.get(self._policy.ending.value, "stops")
-            self._say(event.at, f"{ending}; {saved}giving everything back")
+            self._say(event.at, f"{ending}; {saved}giving everything back{self._but_kept()}")
+
+    def _but_kept(self) -> str:
+        """Return which instance the run keeps beyond its end, in words."""
+        for rented in self._policy.fleet.alive():
+            if rented.kept_until:
+                until = format_clock(rented.kept_until)
+                return f" but {rented.instance}, kept until {until} (Ctrl-C returns it)"
+        return ""
 
     def _say(self, at: float, text: str) -> None:
         self._out.print(f"{format_clock(at):>5}  {text}", markup=False)
@@ -120,6 +130,7 @@ class RunScreen:
         fleet = self._policy.fleet
         match event:
             case events.InstanceLaunched():
+                self._refusals.pop(self._machine(event.intent), None)
                 self._say(event.at, f"{event.instance} launched; {self._instances()}")
             case events.InstanceBooting():
                 self._say(event.at, f"{self._name(event.intent)}: {event.line}")
@@ -152,7 +163,7 @@ class RunScreen:
                 text = f"{_trial(event.session)}: {epoch} is not saved: {event.unsaved}"
                 self._say(event.at, text)
             case events.LaunchFailed():
-                self._say(event.at, f"no instance: {event.code}: {event.message}")
+                self._tell_refusal(event)
             case events.NodeLost():
                 self._say(event.at, f"{self._name(event.intent)} left the cluster: {event.reason}")
             case events.InterruptionNotice():
@@ -170,6 +181,19 @@ class RunScreen:
                 self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
+
+    def _tell_refusal(self, event: events.LaunchFailed) -> None:
+        """Print why there is no instance; once, while it is asked for again and refused alike."""
+        machine = self._machine(event.intent)
+        text = f"no instance: {event.code}: {event.message}"
+        if self._refusals.get(machine) != text:
+            self._refusals[machine] = text
+            again = "" if event.permanent else "; it is asked for again from time to time"
+            self._say(event.at, f"{text}{again}")
+
+    def _machine(self, intent: str) -> str:
+        rented = self._policy.fleet[intent]
+        return machine_text(rented.offer.instance_type.name, rented.offer.market, rented.zone)
 
     def _tell_failure(self, event: events.TrialFailed) -> None:
         trial = self._policy.trials[_trial(event.session)]
@@ -270,13 +294,18 @@ class RunScreen:
             for c in commands
             if isinstance(c, Launch)
         )
-        if launches:
-            asked = ", ".join(f"{count} x {machine}" for machine, count in launches.items())
+        fresh = {machine: n for machine, n in launches.items() if machine not in self._refusals}
+        if fresh:
+            asked = ", ".join(f"{count} x {machine}" for machine, count in fresh.items())
             self._say(at, f"asks for {asked}")
         self._tell_trials(at, commands)
         for command in commands:
             if isinstance(command, Release):
                 self._say(at, f"gives {self._name(command.intent)} back")
+            elif isinstance(command, KeepInstance):
+                name = self._name(command.intent)
+                until = format_clock(command.until)
+                self._say(at, f"keeps {name} until {until}: look with `cloudtune shell`")
 
     def _tell_trials(self, at: float, commands: Sequence[Command]) -> None:
         """Print which trials leave, continue and start, and where."""

@@ -356,16 +356,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "alternatives": [_alternative(proposal, other) for other in proposal.alternatives],
         "unsure": proposal.unsure,
         "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
-        "front": [
-            {
-                "point": point.number,
-                **encode(point.plan.estimate),
-                "machines": fleet_text(point.staged),
-                "peak_instances": point.plan.peak_instances,
-                "breaks": proposal.broken(point.plan),
-            }
-            for point in proposal.front
-        ],
+        "front": [_point(proposal, point) for point in proposal.front],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
         "profiles": encode(proposal.profiles),
@@ -382,6 +373,16 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
 def plan_json(plan: RunPlan) -> dict[str, Any]:
     """Return a plan as JSON, with its estimate."""
     return {**encode(plan), "estimate": encode(plan.estimate)}
+
+
+def _point(proposal: Proposal, point: Point) -> dict[str, Any]:
+    return {
+        "point": point.number,
+        **encode(point.plan.estimate),
+        "machines": fleet_text(point.staged),
+        "peak_instances": point.plan.peak_instances,
+        "breaks": proposal.broken(point.plan),
+    }
 
 
 def _launches(plan: RunPlan) -> list[dict[str, Any]]:
