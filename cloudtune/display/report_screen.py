@@ -267,7 +267,7 @@ def _show_facts(out: Console, report: Report) -> None:
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [_failure_text(trial, scale) for trial in failed])
     _print_some(out, list(_early_ends(report)))
-    _print_some(out, [f"Entered by {session}" for session in report.sessions])
+    _print_some(out, [f"Entered by {visit}" for visit in report.visits])
     if report.job.measuring:
         cost = cost_format(report.job.plan.offers)
         whole = cost(report.dollars + report.job.measuring)

@@ -13,7 +13,7 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.runs import control, home
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.moved import read_moved_entries
-from cloudtune.runs.sessions import Session, note_session
+from cloudtune.runs.visits import Visit, note_visit
 
 _HEAD = "head"
 
@@ -39,7 +39,7 @@ def enter(folder: Path, target: str, words: Sequence[str]) -> int:
     finally:
         seconds = round(time.time() - began, 1)
         user = getpass.getuser()
-        note_session(folder, Session(began, seconds, user, found.instance.id, tuple(words), code))
+        note_visit(folder, Visit(began, seconds, user, found.instance.id, tuple(words), code))
     return code
 
 

@@ -57,10 +57,10 @@ def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
     running.communicate(timeout=120)
     assert running.returncode == 0
     bench("exec", run, "--", "ls").refused(f"run {run} has no instance now")
-    sessions = bench.last_report()["sessions"]
-    assert {it["instance"] for it in sessions} == {instance["id"]}
-    assert [it["exit_code"] for it in sessions] == [0, 0, 7, 0, 0]
-    assert [it["command"] for it in sessions][::4] == [["ls"], []]
+    visits = bench.last_report()["visits"]
+    assert {it["instance"] for it in visits} == {instance["id"]}
+    assert [it["exit_code"] for it in visits] == [0, 0, 7, 0, 0]
+    assert [it["command"] for it in visits][::4] == [["ls"], []]
     user = getpass.getuser()
     bench.here("report").succeeded(f"Entered by {user} on {instance['id']}: ls (exit code 0)")
 

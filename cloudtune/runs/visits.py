@@ -9,11 +9,11 @@ from pathlib import Path
 
 from cloudtune.model.serialization import decode, encode
 
-_FILE = "sessions.jsonl"
+_FILE = "visits.jsonl"
 
 
 @dataclass(frozen=True)
-class Session:
+class Visit:
     """A person's time on an instance; `at` is a Unix time.
 
     Without a `command` it was a terminal. The exit code is None if the way there failed.
@@ -32,21 +32,21 @@ class Session:
         return f"{self.user} on {self.instance}: {what} ({end})"
 
 
-def note_session(folder: Path, session: Session) -> None:
-    """Add a session to the record in a run's folder."""
+def note_visit(folder: Path, visit: Visit) -> None:
+    """Add a visit to the record in a run's folder."""
     with (folder / _FILE).open("a", encoding="utf-8") as file:
-        file.write(f"{json.dumps(encode(session))}\n")
+        file.write(f"{json.dumps(encode(visit))}\n")
 
 
-def read_sessions(folder: Path) -> tuple[Session, ...]:
-    """Return the sessions of a run, in order; a line that was cut off is left out."""
+def read_visits(folder: Path) -> tuple[Visit, ...]:
+    """Return the visits of a run, in order; a line that was cut off is left out."""
     path = folder / _FILE
     if not path.is_file():
         return ()
-    sessions = []
+    visits = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            sessions.append(decode(Session, json.loads(line)))
+            visits.append(decode(Visit, json.loads(line)))
         except (ValueError, TypeError, KeyError):
             continue
-    return tuple(sessions)
+    return tuple(visits)
