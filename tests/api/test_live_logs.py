@@ -1,5 +1,6 @@
 """Trials that are logged while they train: what each library has written, read by itself."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,23 @@ def test_wandb(bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         trial = file.stem.rpartition("-")[2]
         read[trial] = {epoch: it["loss"] for epoch, it in wandb_history(file).items()}
     assert read == losses()
+
+
+def test_the_machine_that_follows_a_head_logs_its_run(bench: Bench, path: Path) -> None:
+    """A head's run comes as its ledger; the head itself has no such library."""
+    from cloudtune.api.experiments import load_experiment
+    from cloudtune.running.following import EventReports
+    from cloudtune.running.remote import _written
+
+    experiment = load_experiment(path, {"log_to": "tensorboard"})
+    assert experiment.log_to == ("tensorboard",)
+    assert json.loads(_written(experiment))["log_to"] == []
+    folder = bench.ran()
+    [log] = live_logs.make_live_logs(experiment.log_to)
+    EventReports(folder, log).report_new()
+    log.on_run_end()
+    trials = {it.name for it in (bench.folder / "tensorboard" / folder.name).iterdir()}
+    assert trials == losses().keys()
 
 
 def test_a_library_that_fails_costs_a_warning(

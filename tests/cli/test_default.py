@@ -308,3 +308,12 @@ def test_search_metric_and_epochs_go_before_the_file(command: Command, tmp_path:
     assert set(experiment.search) == {"lr", "shift"}
     assert (experiment.metric.name, experiment.metric.mode) == ("score", "max")
     assert experiment.epochs.max == 8
+
+
+def test_a_function_that_saves_nothing_is_said_to(command: Command, tmp_path: Path) -> None:
+    assert not planned(command, *BOTH)["unsaved"]
+    script = tmp_path / "train.py"
+    first = "def train(config):\n    for epoch in cloudtune.epochs():\n"
+    script.write_text(f'import cloudtune\n\n{first}        cloudtune.report({{"loss": 1.0}})\n')
+    unsaved = planned(command, *BOTH)["unsaved"]
+    assert unsaved.startswith("the best model isn't kept, and a paused trial begins again")
