@@ -245,7 +245,7 @@ def _show_facts(out: Console, report: Report) -> None:
         out.print(report.target.text(report.metric))
     out.print(report.summary.sentence())
     _print_some(out, list(_busy_gpus(report)))
-    sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
+    sizes = ["0", *(str(size) for _, size in report.fleet)]
     if len(sizes) > _MAX_LINES:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
