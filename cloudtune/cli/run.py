@@ -59,8 +59,9 @@ def run(experiment: Path, *, quiet: bool, output: str, html: bool, port: int, **
 
     reporter = _reporter(output, quiet=quiet)
     source = options.find_file(experiment, given)
-    asks = output == "table" and not given["yes"]
-    given = choose_place(source, given, asks=asks, quiet=quiet)
+    is_table = output == "table"  # a program finds the provider in its plan
+    asks = is_table and not given["yes"]
+    given = choose_place(source, given, asks=asks, quiet=quiet or not is_table)
     if html:
         return _with_page(
             port,

@@ -326,6 +326,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     experiment = proposal.experiment
     data = {
         "experiment": experiment.name,
+        "provider": experiment.cloud.provider,
         "strategy": plan.strategy,
         "allocator": plan.allocator,
         "fleet_rule": plan.fleet_rule,

@@ -1,5 +1,6 @@
 """Where `cloudtune run` runs if neither the file nor an option names a provider."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,8 @@ def test_a_program_is_told_which_provider_it_gets(
     assert said in bench.here("run", path, *FEW).err
     asked = answer(3)
     assert said in bench.here("run", path, *FEW, "--yes").err
-    assert said in bench.here("run", path, *FEW, "-o", "json").err
+    done = bench.here("run", path, *FEW, "-o", "json")
+    assert json.loads(done.out.splitlines()[0])["provider"] == "emulated"
+    assert not done.err, "lines of JSON, and nothing else"
     assert not asked
     assert {job.limits.deadline for job in simulated} == {1200}
