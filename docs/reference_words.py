@@ -199,6 +199,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "charges.head_seconds": ("until the head controls the run; earlier runs say", "8 min"),
     "storage": ("where checkpoints go; on AWS a bucket",),
+    "log_to": ("log trials [as they train](report.md#trials-logged-as-they-train)", "none"),
     "history": ("[earlier runs](history.md) to learn from how long things take",),
     "seed": ("seed of the search and of the training",),
 }
@@ -285,7 +286,7 @@ OPTIONS = {
 OPTION_GROUPS = {
     "Experiment options": (
         *("--deadline", "--budget", "--trials", "--max-instances", "--provider", "--instances"),
-        *("--market", "--seed", "--storage", "--history"),
+        *("--market", "--seed", "--storage", "--log-to", "--history"),
     ),
     "Planning options": (
         *("--search", "--metric", "--epochs", "--strategy", "--objective", "--planner"),

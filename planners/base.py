@@ -7,15 +7,56 @@ from typing import Protocol
 
 from cloudtune.errors import CloudtuneError
 from cloudtune.model.catalog import Offer
-from cloudtune.model.plans import Allowance, Charges, Objective, Plan, Rentable, Stage, admits
+from cloudtune.model.plans import (
+    Allowance,
+    Charges,
+    Estimate,
+    Limits,
+    Objective,
+    Plan,
+    Rentable,
+    Stage,
+    admits,
+)
 from cloudtune.model.trial import Width
+from cloudtune.model.units import format_dollars, format_gpu_hours, format_seconds
+
+
+@dataclass(frozen=True)
+class Enough:
+    """Limits that would do, and what a run takes within them on which machines.
+
+    A limit that wasn't named is None.
+    """
+
+    limits: Limits
+    estimate: Estimate
+    machines: str
+    in_gpu_hours: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return "--deadline 3m20s --budget '$0.83' would do (2m 48s, $0.78 on 4 x g5.xlarge)"."""
+        cost = format_gpu_hours if self.in_gpu_hours else format_dollars
+        limits = []
+        if self.limits.deadline is not None:
+            limits.append(f"--deadline {format_seconds(self.limits.deadline).replace(' ', '')}")
+        if self.limits.budget is not None and self.in_gpu_hours:
+            limits.append(f"limits.gpu_hours: {self.limits.budget:g}")
+        elif self.limits.budget is not None:
+            limits.append(f"--budget '{format_dollars(self.limits.budget)}'")
+        takes = [format_seconds(self.estimate.seconds)]
+        if self.estimate.dollars:
+            takes.append(cost(self.estimate.dollars))
+        return f"{' '.join(limits)} would do ({', '.join(takes)} on {self.machines})"
 
 
 class InfeasibleError(CloudtuneError):
     """No plan meets the limits.
 
     `fastest` and `cheapest` are the two ends of what is possible, or None if nothing is; `nearest`
-    is the plan that comes closest to both limits, if one was searched for.
+    is the plan that comes closest to both limits, if one was searched for. `enough` has limits that
+    would do under the same names, also of a search, which has no plan of stages.
     """
 
     exit_code = 3
@@ -26,8 +67,10 @@ class InfeasibleError(CloudtuneError):
         fastest: Plan | None,
         cheapest: Plan | None,
         nearest: Plan | None = None,
+        enough: Mapping[str, Enough] | None = None,
     ) -> None:
         super().__init__(message)
+        self.enough = enough or {}
         self.fastest = fastest
         self.cheapest = cheapest
         self.nearest = nearest

@@ -41,6 +41,7 @@ OVERRIDES = {
     "history": "history",
     "objective": "objective",
     "try_first": "trial.try_first",
+    "log_to": "log_to",
     "keep_failed": "trial.keep_failed",
 }
 # All options of an experiment: search and metric override several fields, and `like` adds to
@@ -158,8 +159,9 @@ def _overrides(given: Mapping[str, Any]) -> dict[str, Any]:
         overrides["limits.deadline"] = f"{deadline}s"
     if isinstance(budget, int | float):
         overrides["limits.budget"] = f"${budget}"
-    if isinstance(overrides.get("cloud.instances"), str):
-        overrides["cloud.instances"] = _names(overrides["cloud.instances"])
+    for field in ("cloud.instances", "log_to"):
+        if isinstance(overrides.get(field), str):
+            overrides[field] = _names(overrides[field])
     for name, space in parse_search(given.get("search") or ()).items():
         overrides[f"search.{name}"] = space
     if given.get("metric"):

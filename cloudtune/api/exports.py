@@ -59,7 +59,7 @@ def _trials(result: Result) -> Sequence[TrialProgress]:
     return result.report.best_first()
 
 
-def _config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
+def scalar_config(trial: TrialProgress) -> dict[str, bool | int | float | str]:
     """Return the configuration with flat names such as `optimizer/lr` and scalar values."""
     return {
         name: value if isinstance(value, bool | int | float | str) else str(value)
@@ -132,7 +132,7 @@ def _tensorboard(result: Result, target: str) -> str:
                 for name, value in epoch.report.metrics.items():
                     writer.add_scalar(name, value, epoch.number, walltime=began + epoch.report.at)
             figures = {f"best/{result.metric}": best[trial.id]} if trial.id in best else {}
-            for part in hparams(_config(trial), figures):  # type: ignore[no-untyped-call]
+            for part in hparams(scalar_config(trial), figures):  # type: ignore[no-untyped-call]
                 writer.file_writer.add_summary(part)
             for name, value in figures.items():
                 writer.add_scalar(name, value, 0)
@@ -180,7 +180,7 @@ def _log(
         for epoch, at in zip(epochs, times, strict=True)
         for name, value in epoch.report.metrics.items()
     ]
-    params = [Param(name, str(value)) for name, value in _config(trial).items()]
+    params = [Param(name, str(value)) for name, value in scalar_config(trial).items()]
     tags = [RunTag(name, value) for name, value in _about(result, trial).items()]
     client.log_batch(run, params=params, tags=tags)
     for begin in range(0, len(metrics), _BATCH):
@@ -208,7 +208,7 @@ def _wandb(result: Result, target: str) -> str:
                     name=trial.id,
                     id=f"{result.name}-{trial.id}",
                     dir=target,
-                    config=_config(trial),
+                    config=scalar_config(trial),
                     settings=settings,
                     reinit="finish_previous",
                 )

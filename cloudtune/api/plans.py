@@ -215,6 +215,10 @@ class Plan:
             for row in plan.fleet
         )
         yield "rents at most", fleet or f"{plan.max_instances} instances"
+        for remark in self.planned.remarks:
+            yield "mind", remark
+        if self.planned.problem.unsaved:
+            yield "model", self.planned.problem.unsaved
         yield "figures", self.basis
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtune.api import experiments
+from cloudtune.api.live_logs import make_live_logs
 from cloudtune.api.plans import Plan
 from cloudtune.api.reporters import CallbackReporter, OnEvent, ProgressReporter
 from cloudtune.api.results import Result
@@ -21,7 +22,7 @@ from cloudtune.running.reporter import Reporter, Reporters
 from cloudtune.running.resume import Further
 from cloudtune.running.start import RunSettings
 from cloudtune.runs import control, home
-from cloudtune.runs.job import Job
+from cloudtune.runs.job import Job, job_of_ledger
 
 
 @a_guest()
@@ -84,10 +85,12 @@ def run(
             saved = _saved_plan(experiment, price_tolerance)
             if saved is not None:
                 _refuse_overrides({**given, **vars(options), "profile": profile})
+                reporters.add(make_live_logs(saved.experiment.log_to))
                 return Result(start.run_plan(saved, settings, reporters))
             assert not isinstance(experiment, Plan)
             overrides = {**experiments.checked_options(given), "objective": objective}
             loaded = experiments.load_experiment(experiment, overrides)
+            reporters.add(make_live_logs(loaded.log_to))
             return Result(start.run_experiment(loaded, settings, reporters))
     finally:
         reporters.warn()
@@ -155,6 +158,8 @@ def resume(
     try:
         with control.outliving_its_terminal():
             folder = home.find_run(name)
+            logged = job_of_ledger(folder / home.LEDGER).experiment.log_to
+            reporters.add(make_live_logs(logged))
             report = start.resume_run(
                 folder, further, reporters, changed_script=changed_script, here=here
             )

@@ -99,6 +99,11 @@ experiment_options = _together(
     click.option("--seed", type=int, help="Seed for the search and for training."),
     click.option("--storage", metavar="URI", help="Folder or bucket for checkpoints."),
     click.option(
+        "--log-to",
+        metavar="NAMES",
+        help="Log trials as they train: wandb, mlflow, tensorboard, or several of these.",
+    ),
+    click.option(
         "--like",
         metavar="RUN",
         shell_complete=run_names,

@@ -16,17 +16,19 @@ from cloudtune.errors import UsageError
 from cloudtune.private_files import for_others
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from cloudtune.planners.base import InfeasibleError
+    from cloudtune.planners.base import Enough, InfeasibleError
     from cloudtune.planning.make import Planned
     from cloudtune.planning.stages import Problem
 
 # New objects between two collections. Planning makes millions of small ones and few cycles, and
 # ends within seconds: with the usual 700, looking for cycles takes a twentieth of the time.
 _NEW_OBJECTS = 200_000
-# Between two sentences of a message, or two parts of one.
-_SENTENCE = re.compile(r"(?<=[.;]) (?=[A-Za-z(])")
+# Between two sentences of a message.
+_SENTENCE = re.compile(r"(?<=[.]) (?=[A-Z(])")
+# Sentences whose figures stand in lines of their own.
+_FIGURES = ("The fastest takes", "The cheapest takes")
 
 
 @click.command(cls=options.GroupedCommand)
@@ -172,28 +174,48 @@ def show_warning() -> None:
 
 
 def show_infeasible(error: InfeasibleError, output: str, problem: Problem) -> int:
-    """Print why there is no plan, and the nearest plans; return the exit code."""
+    """Print why there is no plan, and limits that would do; return the exit code."""
+    if output == "table":
+        for line in _infeasible_lines(error):
+            click.echo(line, err=True)
+        return error.exit_code
+    from cloudtune.model.serialization import encode
     from cloudtune.runs.job import make_basis
 
     basis = make_basis(problem.experiment, problem.rentables)
-    if output == "table":
-        from cloudtune.display.plan_screen import show_nearest
-        from cloudtune.display.terminal import console
+    options.print_data(
+        {"feasible": False, **infeasible_json(error), "provenance": encode(basis)}, output
+    )
+    return error.exit_code
 
-        show_nearest(console(), error, basis.text)
-        first, *others = _SENTENCE.split(str(error))
-        click.echo(f"infeasible: {first}", err=True)
-        for sentence in others:
-            click.echo(f"  {sentence}", err=True)
-        return error.exit_code
+
+def infeasible_json(error: InfeasibleError) -> dict[str, Any]:
+    """Return why there is no plan, and the nearest three with limits that would do."""
     from cloudtune.model.serialization import encode
 
-    data = {"feasible": False, "message": str(error), "provenance": encode(basis)}
+    data: dict[str, Any] = {"message": str(error)}
     for name in ("fastest", "cheapest", "nearest"):
-        estimate = getattr(error, name)
-        data[name] = None if estimate is None else encode(estimate)
-    options.print_data(data, output)
-    return error.exit_code
+        plan = getattr(error, name)
+        enough = error.enough.get(name)
+        data[name] = None if plan is None else encode(plan)
+        if enough is not None:
+            data[name] = {**(data[name] or {}), **encode(enough)}
+    return data
+
+
+def _infeasible_lines(error: InfeasibleError) -> Iterator[str]:
+    """Yield what doesn't fit, limits that would do, and what else helps."""
+    first, *others = _SENTENCE.split(str(error))
+    yield f"infeasible: {first}"
+    if not error.enough:
+        yield from (f"  {sentence}" for sentence in others)
+        return
+    names: dict[Enough, list[str]] = {}
+    for name, enough in error.enough.items():
+        names.setdefault(enough, []).append(name)
+    for enough, which in names.items():
+        yield f"  {enough.text}: {', '.join(which)}"
+    yield from (f"  {sentence}" for sentence in others if not sentence.startswith(_FIGURES))
 
 
 @click.command(cls=options.GroupedCommand, first=options.USUAL)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloudtune.cli.options import print_line
-from cloudtune.cli.plan import show_infeasible, show_warning
+from cloudtune.cli.plan import infeasible_json, show_infeasible, show_warning
 from cloudtune.cli.profile import confirm_rental, measuring_cost, show_profile
 from cloudtune.display.live.page import LivePage
 from cloudtune.display.plan_screen import show_plan_file
@@ -257,7 +257,7 @@ class JsonReporter(QuietReporter):
 
     def on_infeasible(self, error: InfeasibleError, problem: Problem) -> None:  # noqa: ARG002
         self._infeasible = error
-        print_line("infeasible", message=str(error))
+        print_line("infeasible", **infeasible_json(error))
 
     def on_planned(self, planned: Planned) -> None:
         """Write the plan as `cloudtune plan -o json` does."""

@@ -47,16 +47,21 @@ def run(experiment: Path, *, quiet: bool, output: str, html: bool, port: int, **
     """Tune: rent instances, train and select trials, and report.
 
     Takes an experiment, a saved plan, or a training script: `cloudtune run train.py --deadline 2h
-    --budget '$40'` reads what it can from the script and saves it as an experiment beside it.
+    --budget '$40'` reads what it can from the script and saves it as an experiment beside it. Where
+    neither names a provider, a person is asked where to run; a program runs on the emulated cloud.
 
     On AWS a small instance, the head, controls the run, unless this machine is an instance that the
     others can reach. Ctrl-C stops a run that this machine controls; a run on a head continues, and
     bills (exit code 9).
     """
     from cloudtune.api import runs
+    from cloudtune.cli.places import choose_place
 
     reporter = _reporter(output, quiet=quiet)
     source = options.find_file(experiment, given)
+    is_table = output == "table"  # a program finds the provider in its plan
+    asks = is_table and not given["yes"]
+    given = choose_place(source, given, asks=asks, quiet=quiet or not is_table)
     if html:
         return _with_page(
             port,

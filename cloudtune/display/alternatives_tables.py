@@ -1,6 +1,6 @@
 """Tables of alternatives: other plans, the front, fewer trials, other planners."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from cloudtune.display.terminal import Sheet, beside
@@ -91,15 +91,6 @@ def difference(
     if abs(seconds) >= 0.5:
         parts.append(f"{format_seconds(abs(seconds))} {'later' if seconds > 0 else 'sooner'}")
     return ", ".join(parts) or "the same"
-
-
-def nearest(plans: Mapping[str, Plan | None], basis: str = "") -> Sheet:
-    """Return the existing plans among those nearest to limits that none keeps."""
-    rows = tuple((name, fleet_text(plan), *_price(plan)) for name, plan in plans.items() if plan)
-    columns = ("plan", "machines", "time", "cost")
-    left = frozenset({"plan", "machines"})
-    wraps = frozenset({"machines"})
-    return Sheet(beside("The closest plan", basis), columns, rows, left, wraps)
 
 
 def _price(plan: Plan | RunPlan) -> tuple[str, str]:

@@ -4,6 +4,7 @@ At most 40 lines of 100 columns. `--verbose` and the HTML page show the rest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
@@ -78,7 +79,10 @@ def expected_sheet(proposal: Proposal) -> Sheet:
     forecast = plan.forecast
     estimate = plan.estimate
     in_time = _against(limits.deadline, forecast.in_time, format_seconds)
-    rows = [("time", *_bounds(estimate.seconds, forecast.seconds, format_seconds), *in_time)]
+    # The deadline's clock: what is gone of it counts.
+    seconds = proposal.elapsed + estimate.seconds
+    latest = replace(forecast.seconds, p95=proposal.elapsed + forecast.seconds.p95)
+    rows = [("time", *_bounds(seconds, latest, format_seconds), *in_time)]
     if not plan.free:
         cost = cost_format(plan.offers)
         in_money = _against(limits.budget, forecast.in_money, cost)
@@ -129,6 +133,9 @@ def facts(proposal: Proposal) -> list[Fact]:
         if plan.followed is not None and forecast.within < 1:
             kept += "; the others drop trials to keep them"
         lines.append(Fact(limits, kept, rare))
+    gone = proposal.elapsed - (proposal.experiment.charges.head_start or 0.0)
+    if gone >= 1 and proposal.limits.deadline is not None:
+        lines.append(Fact("time", f"{format_seconds(gone)} of it are gone, and counted"))
     if forecast.results < 1:
         fruitless = f"in {percent(1 - forecast.results)} of them no trial finishes an epoch"
         lines.append(Fact("", fruitless, warning=True))

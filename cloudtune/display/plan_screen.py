@@ -8,7 +8,6 @@ from rich.text import Text
 from cloudtune.display import alternatives_tables, plan_brief, plan_tables
 from cloudtune.display.terminal import print_facts, print_sheet, print_title
 from cloudtune.model.plans import RunPlan
-from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.proposal import Proposal
 
 
@@ -64,14 +63,3 @@ def show_plan_file(out: Console, plan: RunPlan, basis: str = "") -> None:
     print_facts(out, plan_tables.deciders(plan))
     if plan.staged is not None:
         print_sheet(out, plan_tables.stages(plan.staged, basis, free=plan.free))
-
-
-def show_nearest(out: Console, error: InfeasibleError, basis: str) -> None:
-    """Print the plans nearest to limits that none meets; `basis` as above."""
-    plans = {
-        "fastest": error.fastest,
-        "cheapest": error.cheapest,
-        "nearest to both": error.nearest,
-    }
-    if any(plans.values()):
-        print_sheet(out, alternatives_tables.nearest(plans, basis))

@@ -1,5 +1,6 @@
 """The terminal output of reports, of profiles and of live instances."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ from cloudtune.runs.report import Report, StageReport, WidthChange
 
 # The maximum number of lines of one kind; the JSON has all.
 _MAX_LINES = 24
+# Where a price table has its facts from.
+_BRACKETS = re.compile(r" \([^()]*\)")
 _LABELS = {
     "training": "training",
     "checkpoint": "checkpoints",
@@ -310,9 +313,10 @@ def emulated_text(job: Job) -> str:
     how = "are those of this machine's CPU"
     if job.paced:
         how = "follow a pace (--no-pace turns that off)"
+    prices = _BRACKETS.sub("", job.price_source)
     return (
         f"Emulated cloud: learning is real, nothing is paid. Seconds {how}; dollars are these "
-        f"seconds at a price ({job.price_source})."
+        f"seconds at a price ({prices})."
     )
 
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PrivateAttr,
     Strict,
     ValidationError,
     model_serializer,
@@ -81,6 +82,38 @@ class LimitSettings(Section):
     deadline: field_types.Seconds = Field(default=None, examples=["2h"])
     budget: field_types.Dollars = Field(default=None, examples=["$40"])
     gpu_hours: float | None = Field(default=None, gt=0.0, allow_inf_nan=False, examples=["40"])
+    _idle_budget: float | None = PrivateAttr(default=None)
+
+    @property
+    def idle_budget(self) -> float | None:
+        """The budget that was named where nothing has a price, so that it limits nothing."""
+        return self._idle_budget
+
+    def without_budget(self, *, is_shared: bool) -> LimitSettings:
+        """Return the same limits with the budget as one that limits nothing.
+
+        It is refused if no deadline is beside it, or if others wait for the same GPUs.
+        """
+        if is_shared or self.deadline is None:
+            raise validation.refuse(
+                "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
+                "deadline or gpu_hours, or say what an hour costs: cloud.price",
+                *("limits", "budget"),
+            )
+        changed = self.model_copy(update={"budget": None})
+        changed._idle_budget = self.budget  # noqa: SLF001  a copy of its own
+        return changed
+
+
+# A library that trials are logged to as they train (api/live_logs.py).
+LogName: TypeAlias = Literal["wandb", "mlflow", "tensorboard"]
+
+
+def _one_or_several(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+LogNames: TypeAlias = Annotated[tuple[LogName, ...], BeforeValidator(_one_or_several)]
 
 
 class DataSettings(Section):
@@ -200,6 +233,7 @@ class Experiment(Section):
     data: Data = Field(default={}, examples=["{train: s3://bucket/prefix}"])
     charges: ChargeSettings = Field(default=ChargeSettings(), examples=["{per_hour: $0.10}"])
     storage: field_types.Storage = Field(default="~/.cloudtune/storage", examples=["~/cloudtune"])
+    log_to: LogNames = Field(default=(), examples=["[wandb]"])
     history: field_types.History = Field(default="auto", examples=["off"])
     seed: field_types.Whole = Field(default=0, ge=0, le=2**32 - 1, examples=["0"])
     directory: field_types.Directory = Field(
@@ -231,13 +265,11 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _a_budget_buys_something(self) -> Experiment:
+        """Leave out a budget on a machine without a price, beside a deadline that ends the run."""
         in_dollars = self.limits.budget is not None and self.limits.gpu_hours is None
         if in_dollars and self.cloud.has_no_price and not self.charges.any:
-            raise validation.refuse(
-                "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
-                "deadline or gpu_hours, or say what an hour costs: cloud.price",
-                *("limits", "budget"),
-            )
+            is_shared = PROVIDERS[self.cloud.provider].shared
+            object.__setattr__(self, "limits", self.limits.without_budget(is_shared=is_shared))
         return self
 
     @model_validator(mode="after")

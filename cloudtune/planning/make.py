@@ -24,7 +24,7 @@ from cloudtune.model.plans import (
 from cloudtune.model.scaling import ASSUMED, ScalingProfile
 from cloudtune.model.text import cost_format, count_noun, limits_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planners.base import InfeasibleError, PlanRequest
+from cloudtune.planners.base import Enough, InfeasibleError, PlanRequest
 from cloudtune.planners.dp.bounds import fluid
 from cloudtune.planners.estimate.outlook import outlook
 from cloudtune.planners.reserve import NOISE
@@ -32,7 +32,7 @@ from cloudtune.planners.selection import measures
 from cloudtune.planning import stages
 from cloudtune.planning.forecasting import ALWAYS, MAX_EPOCHS, RUNS, PlayedRuns
 from cloudtune.planning.problem import nothing_to_plan, shared_cores
-from cloudtune.planning.reach import derived_deadline, needs
+from cloudtune.planning.reach import derived_deadline, needs, trainings
 from cloudtune.planning.stages import DRAWS, Asked, PlanOptions, Problem, Question
 from cloudtune.policy.registry import SEARCHES, replans
 from cloudtune.runs.job import named_sampler, read_charges, read_choice
@@ -128,8 +128,8 @@ def make_plan(
         if not force:
             # Only runs show whether a cheaper plan is safe enough, too.
             planned = _by_runs(question, runs, best=planned) or planned
-    occupancy = [problem.occupancy] if problem.occupancy else []
-    remarks = (*occupancy, *planned.remarks, *_long_epochs(planned), *_cliffs(planned))
+    about = (*_about_limits(problem), *planned.remarks)
+    remarks = (*about, *_long_epochs(planned), *_cliffs(planned))
     return replace(planned, derived=derived, remarks=remarks)
 
 
@@ -152,7 +152,7 @@ def _refuse_unsure(planned: Planned) -> None:
     """
     plan = planned.plan
     if plan.forecast.results == 0:
-        raise InfeasibleError(_no_result(planned), None, None)
+        raise InfeasibleError(_no_result(planned), None, None, enough=_enough_for_a_result(planned))
     if not _sure_enough(plan, planned.options):
         raise InfeasibleError(_too_rarely(planned), None, None)
 
@@ -237,6 +237,18 @@ def _on_demand(question: Question, runs: int) -> Planned | None:
 def _steady(question: Question) -> tuple[Rentable, ...]:
     """Return the rentables that aren't on spot."""
     return tuple(rentable for rentable in question.problem.rentables if not rentable.behaviours)
+
+
+def _about_limits(problem: Problem) -> Iterator[str]:
+    """Yield what others hold of a cluster, and that a budget limits nothing."""
+    if problem.occupancy:
+        yield problem.occupancy
+    idle = problem.experiment.limits.idle_budget
+    if idle is not None:
+        yield (
+            f"the budget of {format_dollars(idle)} limits nothing here: this machine has no price "
+            "(cloud.price sets one)"
+        )
 
 
 def _long_epochs(planned: Planned) -> Iterator[str]:
@@ -555,6 +567,24 @@ def _no_result(planned: Planned) -> str:
         f"{takes[0].upper()}{takes[1:]}. {head}Raise --deadline or --budget (--force runs it all "
         "the same)" + (f". The account's vCPU quota allows {quota} at once" if quota else "")
     )
+
+
+def _enough_for_a_result(planned: Planned) -> dict[str, Enough]:
+    """Return limits within which a trial finishes its first report."""
+    ways = [planned.enough_for(it.estimate, it.machines) for it in trainings(planned.problem, 1)]
+    if not ways:
+        return {}
+    named = planned.limits
+
+    def excess(way: Enough) -> float:
+        in_time = way.estimate.seconds / (named.deadline or math.inf)
+        return max(in_time, way.estimate.dollars / (named.budget or math.inf))
+
+    return {
+        "fastest": min(ways, key=lambda way: (way.estimate.seconds, way.estimate.dollars)),
+        "cheapest": min(ways, key=lambda way: (way.estimate.dollars, way.estimate.seconds)),
+        "nearest": min(ways, key=excess),
+    }
 
 
 def join_seconds(profile: ScalingProfile) -> float:

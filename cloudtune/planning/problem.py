@@ -33,6 +33,7 @@ from cloudtune.profiles.priors import add_spreads
 from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identify
+from cloudtune.script.functions import mentions
 
 # More instances of an offer than any fleet has.
 _NO_BOUND = 10_000
@@ -401,11 +402,18 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
 
 def _no_model_note(experiment: Experiment) -> str:
     """Return that no model can be kept, and what to do; "" if one may be."""
-    if experiment.keeps_models:
+    if not experiment.keeps_models:
+        return (
+            "the best model isn't kept: the script saves nothing we see; say checkpoints: "
+            "{folder: …}, the folder that it saves in, or . if it saves beside itself"
+        )
+    names = (b"Checkpoint", b"integrations")
+    folder = experiment.train_folder
+    if experiment.runs_command or any(mentions(folder, name) for name in names):
         return ""
     return (
-        "the best model isn't kept: the script saves nothing we see; say checkpoints: {folder: …}, "
-        "the folder that it saves in, or . if it saves beside itself"
+        "the best model isn't kept, and a paused trial begins again: nothing beside the function "
+        "names a cloudtune.Checkpoint; cloudtune.report(metrics, checkpoint=…) keeps one"
     )
 
 

@@ -79,6 +79,7 @@ class Proposal:
       from, if none was set.
     - `short_of`: what one full training takes, if the limits don't allow it; `unsaved`: that the
       best model won't be kept, if that's known.
+    - `elapsed`: the seconds of the deadline that are gone before the first request.
     - `notes`: about the instances and the profiles; `remarks`: about the plan.
     - `confidence`: the probability with which the limits should be kept; None if the plan keeps
       them on average.
@@ -113,6 +114,7 @@ class Proposal:
     remarks: tuple[str, ...] = ()
     short_of: str = ""
     unsaved: str = ""
+    elapsed: float = 0.0
 
     def broken(self, plan: RunPlan) -> tuple[str, ...]:
         """Return which limits ("deadline", "budget") a plan doesn't keep often enough.
@@ -168,6 +170,7 @@ def propose(planned: Planned, *, others: Others = "all") -> Proposal:
         remarks=planned.remarks,
         short_of=_explain_shortage(planned),
         unsaved=planned.problem.unsaved,
+        elapsed=planned.elapsed,
     )
 
 
@@ -323,6 +326,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
     experiment = proposal.experiment
     data = {
         "experiment": experiment.name,
+        "provider": experiment.cloud.provider,
         "strategy": plan.strategy,
         "allocator": plan.allocator,
         "fleet_rule": plan.fleet_rule,
@@ -330,6 +334,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "chosen": proposal.chosen,
         "chosen_from": proposal.chosen_from,
         "derived_deadline": proposal.derived,
+        "elapsed": proposal.elapsed,
         "short_of": proposal.short_of,
         "unsaved": proposal.unsaved,
         "trials": proposal.trials,
@@ -352,16 +357,7 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
         "alternatives": [_alternative(proposal, other) for other in proposal.alternatives],
         "unsure": proposal.unsure,
         "as_planned": None if proposal.as_planned is None else encode(proposal.as_planned.forecast),
-        "front": [
-            {
-                "point": point.number,
-                **encode(point.plan.estimate),
-                "machines": fleet_text(point.staged),
-                "peak_instances": point.plan.peak_instances,
-                "breaks": proposal.broken(point.plan),
-            }
-            for point in proposal.front
-        ],
+        "front": [_point(proposal, point) for point in proposal.front],
         "provenance": encode(proposal.basis),
         "prices": encode(proposal.prices),
         "profiles": encode(proposal.profiles),
@@ -378,6 +374,16 @@ def to_json(proposal: Proposal) -> dict[str, Any]:
 def plan_json(plan: RunPlan) -> dict[str, Any]:
     """Return a plan as JSON, with its estimate."""
     return {**encode(plan), "estimate": encode(plan.estimate)}
+
+
+def _point(proposal: Proposal, point: Point) -> dict[str, Any]:
+    return {
+        "point": point.number,
+        **encode(point.plan.estimate),
+        "machines": fleet_text(point.staged),
+        "peak_instances": point.plan.peak_instances,
+        "breaks": proposal.broken(point.plan),
+    }
 
 
 def _launches(plan: RunPlan) -> list[dict[str, Any]]:

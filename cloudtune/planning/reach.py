@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cloudtune.model.plans import Allowance, Rentable
+from cloudtune.model.plans import Allowance, Estimate, Rentable
 from cloudtune.model.text import cost_format, count_noun, gpus_text
 from cloudtune.model.trial import Width
 from cloudtune.model.units import format_seconds
@@ -30,12 +30,19 @@ class FullTraining:
     dollars: float
 
     @property
+    def estimate(self) -> Estimate:
+        return Estimate(self.seconds, self.dollars)
+
+    @property
+    def machines(self) -> str:
+        return f"{self.instances} x {self.rentable.offer.instance_type.name}"
+
+    @property
     def text(self) -> str:
         """Return "12m 3s and $0.11 on 1 GPU (1 x g4dn.xlarge)"."""
-        machines = f"{self.instances} x {self.rentable.offer.instance_type.name}"
         cost = cost_format([self.rentable.offer])
         price = f" and {cost(self.dollars)}" if self.dollars > 0 else ""
-        return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({machines})"
+        return f"{format_seconds(self.seconds)}{price} on {gpus_text(self.width)} ({self.machines})"
 
 
 def trainings(problem: Problem, epochs: int) -> Iterator[FullTraining]:

@@ -10,9 +10,9 @@ from cloudtune.experiment.defaults import Objective
 from cloudtune.experiment.schema import Epochs
 from cloudtune.model.catalog import Catalog
 from cloudtune.model.menu import PLANNERS
-from cloudtune.model.plans import BY_PLAN, Allowance, Limits, Plan, Rentable, Stage
-from cloudtune.model.text import cost_format, limit_texts
-from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
+from cloudtune.model.plans import BY_PLAN, Allowance, Estimate, Limits, Plan, Rentable, Stage
+from cloudtune.model.text import cost_format, fleet_text, limit_texts
+from cloudtune.planners.base import Enough, InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.estimate.chance_constrained import quantile_plan
 from cloudtune.planners.estimate.outlook import beyond, excesses, fitting
 from cloudtune.planners.estimate.replanned import reacting_draws
@@ -145,11 +145,27 @@ class Question:
         limits = self.limits
         if limits.deadline is None:
             return Allowance(None, limits.budget)
+        return Allowance(max(0.0, limits.deadline - self._around), limits.budget)
+
+    @property
+    def _around(self) -> float:
+        """The seconds that a run needs before and after its plan."""
         profiles = [rentable.profile for rentable in self.problem.rentables]
         # The seconds of a plan have one return of its instances in them: it isn't reserved twice.
         returned = min(profile.release.mean for profile in profiles)
-        reserve = self.first_request + drain_seconds(*profiles) - returned
-        return Allowance(max(0.0, limits.deadline - reserve), limits.budget)
+        return self.first_request + drain_seconds(*profiles) - returned
+
+    def enough_for(self, estimate: Estimate, machines: str) -> Enough:
+        """Return round limits, of those that were named, within which a plan has its reserve."""
+        deadline = budget = None
+        if self.limits.deadline is not None:
+            seconds = estimate.seconds / (1 - MARGIN) + self._around
+            step = 10.0 if seconds < 600.0 else 60.0
+            deadline = step * math.ceil(seconds / step)
+        if self.limits.budget is not None:
+            budget = math.ceil(100 * estimate.dollars / (1 - MARGIN)) / 100
+        in_gpu_hours = self.problem.experiment.cloud.counts_gpu_hours
+        return Enough(Limits(deadline, budget), estimate, machines, in_gpu_hours)
 
     @property
     def first_request(self) -> float:
@@ -428,7 +444,14 @@ def _explain(error: InfeasibleError, request: PlanRequest, question: Question) -
     cost = cost_format(rentable.offer for rentable in request.rentables)
     kept = ", ".join(limit_texts(question.limits.deadline, question.limits.budget, cost=cost))
     message = f"{error} (Of {kept} the run's own set-up and return{share} are kept in reserve.)"
-    return InfeasibleError(message, error.fastest, error.cheapest, nearest(error, request))
+    close = nearest(error, request)
+    plans = {"fastest": error.fastest, "cheapest": error.cheapest, "nearest": close}
+    enough = {
+        name: question.enough_for(plan.estimate, fleet_text(plan))
+        for name, plan in plans.items()
+        if plan is not None
+    }
+    return InfeasibleError(message, error.fastest, error.cheapest, close, enough)
 
 
 def nearest(error: InfeasibleError, request: PlanRequest) -> Plan | None:

@@ -153,6 +153,7 @@ def _written(wanted: Experiment) -> bytes:
     """Return an experiment as its head gets it, in a file beside its script."""
     fields = wanted.to_json()
     fields.pop("directory")
+    fields["log_to"] = []  # the machine that follows the run logs it
     return json.dumps(fields).encode()
 
 

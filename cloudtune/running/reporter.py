@@ -9,6 +9,7 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.provider import find_provider
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
@@ -112,10 +113,13 @@ class Reporters(Reporter):
     """
 
     def __init__(self, *reporters: Reporter, yes: bool = False) -> None:
-        self._reporters = reporters or (Reporter(),)
+        self._reporters: tuple[Reporter, ...] = reporters or (Reporter(),)
         self._yes = yes
         self._warning = ""
         self.head_options = self._reporters[0].head_options
+
+    def add(self, reporters: Sequence[Reporter]) -> None:
+        self._reporters = (*self._reporters, *reporters)
 
     def warn(self) -> None:
         """Issue a RuntimeWarning if a reporter has failed during the run."""

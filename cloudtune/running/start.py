@@ -121,7 +121,9 @@ def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
         ended = flow.carry_out(job, reporter, pace=settings.pace, force=settings.force)
         return flow.conclude(ended, reporter)
     reporter.on_confirm(job.experiment, job)
-    plan = plan_bytes(replace(job, experiment=with_data(job.experiment)))
+    # The machine that follows the run logs it.
+    experiment = with_data(job.experiment).model_copy(update={"log_to": ()})
+    plan = plan_bytes(replace(job, experiment=experiment))
     return _run_on_head(job.experiment, offer, settings.words(), reporter, plan)
 
 

@@ -222,9 +222,9 @@ _AFTER: Final = (
     "#   cloudtune run FILE --deadline 2h --budget '$40'",
     "# limits: {deadline: 2h, budget: $40}",
     "",
-    "cloud:",
-    "  provider: emulated  # EC2 emulated here, nothing is paid; local: this machine; aws",
-    "  # instances: [g5.*]  # without it any type that the limits buy most on",
+    "# cloud:",
+    "#   provider: emulated  # EC2 emulated here, nothing is paid; local: this machine; aws",
+    "#   instances: [g5.*]  # without it any type that the limits buy most on",
     "",
 )
 

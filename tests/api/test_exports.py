@@ -1,8 +1,6 @@
 """`cloudtune export`: a run's folder in a home, to what other programs read by their libraries."""
 
 import csv
-import json
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from cloudtune.model.events import EpochDone, TrialFailed
 from tests.bench import called
 from tests.builders import Setting, keep_run, play
 from tests.builders.ledgers import drop_checksums
+from tests.builders.wandb_files import wandb_history
 
 SETTING = Setting(4, 1, 4, 2)
 
@@ -203,37 +202,6 @@ def test_in_wandb(folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFix
             epoch: {name: pytest.approx(value) for name, value in metrics.items()}
             for epoch, metrics in own.items()
         }
-
-
-def wandb_history(path: Path) -> dict[int, dict[str, float]]:
-    """Return the metrics of each step in the file of an offline run."""
-    from wandb.proto import wandb_internal_pb2
-
-    result: dict[int, dict[str, float]] = {}
-    for data in records(path.read_bytes()):
-        record: Any = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            items = {
-                item.key or "/".join(item.nested_key): json.loads(item.value_json)
-                for item in record.history.item
-            }
-            result[int(items["epoch"])] = {name: items[name] for name in ("score", "loss")}
-    return result
-
-
-def records(content: bytes) -> Iterator[bytes]:
-    """Give the records of a log as LevelDB writes it: in blocks, each part with its length."""
-    at, block, parts = 7, 32768, b""  # after the file's own header
-    while at + 7 <= len(content):
-        if block - at % block < 7:
-            at += block - at % block
-        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
-        parts += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in {1, 4}:  # whole, or the last of its parts
-            yield parts
-            parts = b""
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])

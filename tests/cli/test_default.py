@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import cloudtune
 from cloudtune.infra.node import this_machine
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.planning import forecasting
@@ -98,6 +99,8 @@ def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_pa
     assert plan["strategy"] == "asha-stopping"
     assert "no checkpoints to resume from" in plan["chosen"]
     assert "isn't kept: the script saves nothing we see" in plan["unsaved"]
+    shown = repr(cloudtune.plan("experiment.yaml", deadline="30m", budget="$2"))
+    assert f"model: {plan['unsaved']}" in shown, "what a notebook's run shows"
     assert moves(read) == 0
     assert planned(read, "--trials", "9")["strategy"] == "asha-stopping"
     path = tmp_path / "experiment.yaml"
@@ -305,3 +308,12 @@ def test_search_metric_and_epochs_go_before_the_file(command: Command, tmp_path:
     assert set(experiment.search) == {"lr", "shift"}
     assert (experiment.metric.name, experiment.metric.mode) == ("score", "max")
     assert experiment.epochs.max == 8
+
+
+def test_a_function_that_saves_nothing_is_said_to(command: Command, tmp_path: Path) -> None:
+    assert not planned(command, *BOTH)["unsaved"]
+    script = tmp_path / "train.py"
+    first = "def train(config):\n    for epoch in cloudtune.epochs():\n"
+    script.write_text(f'import cloudtune\n\n{first}        cloudtune.report({{"loss": 1.0}})\n')
+    unsaved = planned(command, *BOTH)["unsaved"]
+    assert unsaved.startswith("the best model isn't kept, and a paused trial begins again")

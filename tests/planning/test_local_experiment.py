@@ -21,6 +21,7 @@ from cloudtune.planning import make, stages
 from cloudtune.planning.plan_file import make_job
 from cloudtune.planning.problem import build_problem
 from cloudtune.planning.proposal import propose
+from cloudtune.running.problems import read_limits
 from cloudtune.runs.report import simulate
 from tests.builders import profile
 
@@ -117,14 +118,24 @@ def test_gpu_hours_are_a_budget_where_nothing_has_a_price(tmp_path: Path) -> Non
     assert "limits.budget: is there, and gpu_hours too" in refused(tmp_path, both)
 
 
-def test_a_budget_needs_a_price_or_charges(tmp_path: Path) -> None:
-    said = "GPUs cost nothing here, so a budget limits nothing; leave it out and set a deadline"
+def test_a_budget_limits_nothing_without_a_price(tmp_path: Path) -> None:
     text = LOCAL.replace("10m}", "10m, budget: $4}")
-    assert refused(tmp_path, text).startswith(f"file:8: limits.budget: {said}")
-    options = {"limits.budget": "4"}
-    assert refused(tmp_path, LOCAL, **options).startswith(f"--budget: {said}")
+    for free in (load(tmp_path, text), load(tmp_path, LOCAL, **{"limits.budget": "4"})):
+        assert free.limits.budget is None
+        assert free.strategy_name == load(tmp_path).strategy_name
+        result = make.make_plan(problem(free), read_limits(free))
+        assert result.remarks[0].startswith("the budget of $4.00 limits nothing here")
+    assert not make.make_plan(problem(load(tmp_path)), Limits(600.0)).remarks
     assert load(tmp_path, text + "  price: 1\n").limits.budget == 4
     assert load(tmp_path, text + "charges: {per_hour: $0.20}\n").limits.budget == 4
+
+
+def test_a_budget_alone_needs_a_price_or_charges(tmp_path: Path) -> None:
+    said = "GPUs cost nothing here, so a budget limits nothing; leave it out and set a deadline"
+    alone = LOCAL.replace("deadline: 10m", "budget: $4")
+    assert refused(tmp_path, alone).startswith(f"file:8: limits.budget: {said}")
+    shared = LOCAL.replace("10m}", "10m, budget: $4}").replace("provider: local", "provider: ray")
+    assert refused(tmp_path, shared).startswith(f"file:8: limits.budget: {said}")
 
 
 def problem(experiment: Experiment) -> stages.Problem:
