@@ -99,7 +99,10 @@ def _emulated(experiment: Experiment) -> _Place:
 def _local(experiment: Experiment) -> _Place:
     from cloudtune.infra.node.this_machine import this_machine
 
-    machine = this_machine()
+    try:
+        machine = this_machine()
+    except UsageError as error:
+        return _Place(f"this machine, once it can: {error}", {}, str(error))
     has = f"{machine.gpus} x {machine.gpu}" if machine.gpu_maker else f"{machine.vcpus} CPU cores"
     limits = experiment.limits
     text = f"this machine: {has}, nothing is paid"

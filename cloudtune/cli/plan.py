@@ -125,6 +125,9 @@ def plan(
         return error.exit_code
     if save is not None:
         made.save(save)
+    cloud = made.planned.problem.experiment.cloud
+    if given["provider"] is None and "provider" not in cloud.model_fields_set:
+        given["provider"] = cloud.provider  # `run` would ask where to run
     words = command_words(source, {**given, "point": None})
     show_proposal(made.planned, output, command=words, verbose=verbose, html=html)
     return 0

@@ -1,13 +1,16 @@
 """Where `cloudtune run` runs if neither the file nor an option names a provider."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.runs.job import Job
 from tests.bench import Bench
+from tests.infra.mps_stand_in import script_at
 
 NAMED = ("--deadline", "2h", "--budget", "$40", "--no-try-first")
 FEW = ("--deadline", "20m", "--budget", "$4", "--trials", "2", "--no-try-first")
@@ -106,3 +109,24 @@ def test_a_program_is_told_which_provider_it_gets(
     assert not done.err, "lines of JSON, and nothing else"
     assert not asked
     assert {job.limits.deadline for job in simulated} == {1200}
+
+
+def test_a_plan_names_the_provider_that_it_is_for(path: Path, bench: Bench) -> None:
+    """Without it `run` would ask, and an answer might take other limits."""
+    shown = bench.here("plan", path, *FEW[:-1]).out
+    assert "--provider emulated" in " ".join(shown.partition("run it")[2].split())
+
+
+def test_a_machine_that_cannot_train_says_why(
+    path: Path, bench: Bench, answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_at(tmp_path / "bin/nvidia-smi", "echo no running driver; exit 9")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    this_machine.cache_clear()
+    answer(2)
+    why = "nvidia-smi fails: no running driver"
+    done = bench.here("run", path, *FEW).refused(why)
+    assert f"2  this machine, once it can: {why}" in done.err
+    assert bench.nothing_launched()
+    this_machine.cache_clear()

@@ -270,7 +270,8 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
     assert said.code == 0, said.err
     screen = " ".join(said.out.split())
     run = screen.partition("run it cloudtune run ")[2].partition(" details ")[0]
-    asked = "experiment.yaml --instances p3.8xlarge --deadline 9h --budget '$90'"
+    limits = "--deadline 9h --budget '$90'"
+    asked = f"experiment.yaml --instances p3.8xlarge {limits} --provider emulated"
     assert run == f"{asked} # at your script's own speed"
     for words in (["run", "experiment.yaml", *options], ["run", "plan.json"]):
         command(*words).refused("measure it with `cloudtune profile`")
