@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import tempfile
 import types
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
+from click.testing import CliRunner
 from pydantic import BaseModel
 
 from cloudtune import errors
@@ -67,6 +70,7 @@ def page() -> str:
         "\n".join(_commands()),
         "\n".join(_exit_codes()),
         "\n".join(_environment()),
+        "\n".join(_objects()),
         "\n".join(_ledger()),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -436,6 +440,42 @@ def _fields_of(kind: type) -> list[str]:
     """Return the names of an event's or a command's fields; all events have a time."""
     names = [field.name for field in dataclasses.fields(kind)]
     return [name for name in names if name != "at" or kind in get_args(Command)]
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+_EXAMPLE = Path(__file__).parents[1] / "examples/digits/experiment.yaml"
+
+
+def _objects() -> Iterator[str]:
+    """Yield the fields of what `-o json` prints, as a plan and a simulated run of an example do."""
+    yield "## JSON\n"
+    yield words.JSON
+    for command, said in words.OBJECTS.items():
+        printed = _print_object(command)
+        _worded(f"OBJECTS, {command}", printed, said)
+        yield f"\n### `{command} -o json`\n"
+        yield from _list((f"{_code(name)} ({_shape(printed[name])})", said[name]) for name in said)
+
+
+def _print_object(command: str) -> dict[str, Any]:
+    """Return what a command prints for the example, on a machine that has run nothing."""
+    with tempfile.TemporaryDirectory() as home:
+        environment = {"CLOUDTUNE_HOME": home, "CUDA_VISIBLE_DEVICES": ""}
+        done = CliRunner().invoke(
+            cli, [command, str(_EXAMPLE), "-o", "json"], env=environment, standalone_mode=False
+        )
+    if done.exception is not None:
+        raise done.exception
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+_SHAPES = {bool: "true or false", int: "number", float: "number", str: "text", list: "list"}
+
+
+def _shape(value: object) -> str:
+    return "null if there is none" if value is None else _SHAPES.get(type(value), "object")
 
 
 if __name__ == "__main__":

@@ -318,6 +318,113 @@ ENVIRONMENT = (
     ("`CUDA_VISIBLE_DEVICES`", "GPUs that provider local uses"),
 )
 
+JSON = """\
+Times are in seconds, those of a run from its beginning on; money is in dollars, or in GPU-hours \
+where GPUs have no price. A number that isn't finite is null. What `run` prints line by line is in \
+[watch.md](watch.md#for-programs), which also has the fields of an error."""
+
+_SPREAD = "`p5`, `p50`, `p95`, `mean`"
+_SHARED = {
+    "schema": "version of these fields: another number once one is gone or means something else",
+    "experiment": "its name",
+    "strategy": "[strategy](#strategies)",
+    "allocator": "[allocator](#allocators)",
+    "fleet_rule": "[fleet](#fleets)",
+    "rules": "[rules](#the-experiment-file) of HyperSched that were changed",
+    "limits": "`deadline` and `budget`, each null if not set",
+    "progress": "what `epochs` count (`unit`), and how many from report to report (`every`)",
+}
+
+# The top-level fields of what a command prints, in the order in which it does.
+OBJECTS: dict[str, dict[str, str]] = {
+    "plan": {
+        "schema": _SHARED["schema"],
+        "feasible": "whether a plan meets the limits; if not, `message`, `fastest`, `cheapest` and "
+        "`nearest` are all that follows, each with `limits` that would do",
+        "experiment": _SHARED["experiment"],
+        "provider": "[provider](#providers)",
+        "strategy": _SHARED["strategy"],
+        "allocator": _SHARED["allocator"],
+        "fleet_rule": _SHARED["fleet_rule"],
+        "rules": _SHARED["rules"],
+        "chosen": "why this strategy, if none was named",
+        "chosen_from": "what the machines were chosen from, and what stands in the way of better "
+        "ones, if none were named",
+        "derived_deadline": "what the deadline follows from, if none was set",
+        "elapsed": "seconds of the deadline that are gone before the first request",
+        "short_of": "what one full training takes, if the limits don't allow it",
+        "unsaved": "that the best model won't be kept, and what to do",
+        "trials": "configurations; null for as many as the limits allow",
+        "epochs": "those of the first comparison and of a full training",
+        "progress": _SHARED["progress"],
+        "eta": "at each comparison the best 1/eta go on",
+        "sampler": "[sampler](#samplers)",
+        "max_concurrent": "maximum number of trials at a time",
+        "target": "metric at which the run ends",
+        "metric": "name of the number that decides",
+        "objective": "what the plan is best at: cost, time, trials or best",
+        "confidence": "probability with which the limits are to be kept; without it on average",
+        "limits": _SHARED["limits"],
+        "planner": "[planner](#planners)",
+        "proof": "how sure it is that no plan is better",
+        "plan": "the plan: its `stages`, each with instances, widths, seconds and dollars; "
+        f"`estimate` (`seconds`, `dollars`); `forecast`, whose figures have {_SPREAD}, with the "
+        "shares of runs that keep the limits (`within`, `in_time`, `in_money`)",
+        "launches": "what it rents: instance type, market, place, price and count",
+        "peak_instances": "the most instances at a time",
+        "breaks": "limits that the plan doesn't keep often enough",
+        "alternatives": "other ways to run it, with what they cost",
+        "unsure": "what the forecast doesn't know exactly",
+        "as_planned": "forecast of a run that never replans",
+        "front": "plans that are cheaper or faster, for `--point`",
+        "provenance": "where its figures come from",
+        "prices": "where the prices come from, and of which day",
+        "profiles": "the speeds that it is based on, by instance type",
+        "considered": "instance types that it chose from",
+        "worst": "the most that it can cost, and how",
+        "storage": "where checkpoints go",
+        "head_usd_per_hour": "price of the [head](aws.md#the-head)",
+        "assumptions": "what was assumed, for people",
+    },
+    "simulate": {
+        "schema": _SHARED["schema"],
+        "run": "name of the run",
+        "experiment": _SHARED["experiment"],
+        "strategy": _SHARED["strategy"],
+        "allocator": _SHARED["allocator"],
+        "fleet_rule": _SHARED["fleet_rule"],
+        "rules": _SHARED["rules"],
+        "target": "metric at which the run ends, and when it was reached",
+        "summary": "the best epoch, and how far trials were trained",
+        "gpus": "share of its time in which each GPU trained, by instance",
+        "ended": "why the run ended; null while it goes on",
+        "exit_code": "[its code](#exit-codes); null while it goes on",
+        "paced": "whether epochs took the profile's time, as emulated GPUs do",
+        "provenance": "where its figures come from",
+        "limits": _SHARED["limits"],
+        "legs": "where it ended and was resumed",
+        "seconds": "`planned` and `actual`",
+        "dollars": "`planned`, `actual`, and what `measuring` cost before",
+        "billed_by_cloud": "what the cloud says that its instances cost, if the ledger doesn't",
+        "best": "the winner: `trial`, `epoch`, `value` of the `metric`, `config`; its `checkpoint` "
+        "in the storage, and the plain files in `folder`",
+        "best_lost": "a better epoch that has no checkpoint",
+        "progress": _SHARED["progress"],
+        "stages": "stages of a planned run, planned and actual",
+        "visits": "[who entered its instances](watch.md#a-way-into-an-instance)",
+        "plan_changes": "when the rest was planned anew, why, and how",
+        "forecast": f"that of its plan; figures have {_SPREAD}",
+        "figures": "the same figures as they came out",
+        "rungs": "comparisons: trials that came so far, and the best of them",
+        "accounting": "[where the money went](bills.md#9-where-the-money-went)",
+        "fleet": "billing instances after each change",
+        "width_changes": "trials that went on with another number of GPUs",
+        "parameters_equal": "trials on several GPUs: epochs after which all had the same model",
+        "trials": "the winner, then by metric: `status`, `epoch`, `metric`, `config`, `history`, "
+        "`error`",
+    },
+}
+
 LEDGER = """\
 Every run writes `~/.cloudtune/runs/RUN/ledger.jsonl`: a header, then a line for each event with \
 its commands, before any of them is carried out. Each event has a time `at`, in seconds since the \
