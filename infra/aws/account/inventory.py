@@ -17,6 +17,7 @@ from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document, 
 from cloudtune.infra.aws.account.stack import Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, Settings, template
 from cloudtune.infra.aws.errors import CALL_ERRORS
+from cloudtune.infra.aws.networks import HEAD, INSTANCES, Network, Subnet, read_subnets
 from cloudtune.infra.provider import Endpoint
 
 # Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
@@ -61,7 +62,7 @@ class Inventory:
     is_current: bool = False
     has_own_bucket: bool = False
     vpc: str | None = None
-    subnets: Mapping[str, str] = field(default_factory=dict)
+    subnets: tuple[Subnet, ...] = ()
     group: str | None = None
     open_within: bool = False
     visitors: tuple[str, ...] = ()
@@ -158,7 +159,7 @@ def load_inventory(clients: Clients, region: str) -> Inventory:
         is_current=written == template(place, with_bucket=has_own_bucket),
         has_own_bucket=has_own_bucket,
         vpc=vpc,
-        subnets=settings.subnets or reader("subnets", partial(reader.subnets, vpc)) or {},
+        subnets=reader("subnets", partial(reader.subnets, settings, vpc)) or (),
         group=group.get("GroupId"),
         open_within=lets_itself_in(group),
         visitors=tuple(_visitors(group)),
@@ -360,12 +361,16 @@ class _Reader:
         networks = self._clients["ec2"].describe_vpcs(Filters=filters)["Vpcs"]
         return networks[0]["VpcId"] if networks else None
 
-    def subnets(self, vpc: str | None) -> dict[str, str]:
+    def subnets(self, settings: Settings, vpc: str | None) -> tuple[Subnet, ...]:
+        """Return the subnets that runs use: setup's, or those of the default VPC."""
+
+        def look(call: str, **given: Any) -> Any:
+            return getattr(self._clients["ec2"], call)(**given)
+
         if vpc is None:
-            return {}
+            return ()
         filters = [{"Name": "vpc-id", "Values": [vpc]}]
-        subnets = self._clients["ec2"].describe_subnets(Filters=filters)["Subnets"]
-        return {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in subnets}
+        return tuple(read_subnets(look, list(settings.subnets.values()), filters))
 
     def group(self, group: str) -> dict[str, Any] | None:
         if not group:
@@ -454,13 +459,25 @@ def _line(exists: object, what: str, note: str = "", lacking: str = _SETUP) -> I
     return InventoryLine("ok", what, note) if exists else InventoryLine("missing", what, lacking)
 
 
+def _network(network: Network) -> Iterator[InventoryLine]:
+    """Yield a line for each subnet, and what keeps heads or instances out of all of them."""
+    for subnet in network.subnets:
+        saving = subnet.find_saving(network.region)
+        note = f"{subnet.description}; {saving}" if saving else subnet.description
+        yield _line(subnet.zone, f"{subnet.id} in {subnet.zone}", note)
+    for needs in (HEAD, INSTANCES):
+        if problem := network.find_problem(needs):
+            yield _line(exists=False, what="a way out", lacking=problem)
+
+
 def _resources(account: Inventory) -> Iterator[InventoryLine]:
     region = account.place.region
     no_vpc = "name one (--vpc), or `aws ec2 create-default-vpc`"
     yield _line(account.vpc, f"VPC {account.vpc or ''}".strip(), lacking=no_vpc)
     if account.vpc is not None:
-        zones = ", ".join(sorted(account.subnets))
-        yield _line(account.subnets, f"{len(account.subnets)} subnets", zones, "the VPC has none")
+        if not account.subnets and "subnets" not in account.unknown:
+            yield _line(exists=False, what="subnets", lacking="the VPC has none")
+        yield from _network(Network(region, account.subnets, are_named=True))
     is_there = account.stack is not None and account.stack.outputs
     status = "" if account.stack is None else account.stack.status
     its_status = f"it is {status}; `cloudtune aws setup` repairs it" if status else _SETUP

@@ -194,7 +194,6 @@ def person(place: Place) -> Document:
             "ec2:DescribeImages",
             "ec2:DescribeRegions",
             "ec2:DescribeSecurityGroups",
-            "ec2:DescribeSubnets",
             "ec2:DescribeVpcs",
             "iam:GetInstanceProfile",
             "iam:GetRolePolicy",
@@ -296,7 +295,11 @@ _OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}
 
 
 def _see(place: Place) -> list[Document]:
-    see = _actions("ec2", "DescribeAvailabilityZones DescribeInstances DescribeSpotPriceHistory")
+    see = _actions(
+        "ec2",
+        "DescribeAvailabilityZones DescribeInstances DescribeRouteTables DescribeSpotPriceHistory "
+        "DescribeSubnets DescribeVpcEndpoints",
+    )
     in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [
         _allow("See", see, condition=in_region),

@@ -325,7 +325,7 @@ def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
     gpus = {"g4dn.xlarge": 1}
     rental = Rental("r", Endpoint("us-east-1"), gpus, 60.0, 0.0, cloud.request, {})
     with TemporaryDirectory() as folder:
-        head = RayHead(Path(folder), replace(rental, subnets=cloud.subnets))
+        head = RayHead(Path(folder), replace(rental, places=cloud.places))
         head.want(Launch("i", "g4dn.xlarge", "on-demand", zone))
         head.stop()
         config = json.loads(Path(folder, "autoscaler.json").read_text())

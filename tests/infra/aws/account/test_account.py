@@ -20,7 +20,7 @@ from cloudtune.infra.aws.account.template import TAG, template
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.infra.provider import Endpoint
+from cloudtune.infra.provider import Endpoint, at_place
 from tests.aws_stand_in.account import allow
 from tests.bench import called
 from tests.builders.experiments import FIELDS
@@ -176,7 +176,7 @@ def test_runs_use_the_network_and_tags(
     assert renting(tmp_path).cloud.tags == {"team": "vision"}, "as before"
 
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
-    request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
+    request = {**at_place(cloud.request, cloud.places, ""), "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
     account.move_clock(2.0)  # until EC2 shows the instance
     (instance,) = ec2.describe_instances()["Reservations"][0]["Instances"]
