@@ -276,7 +276,14 @@ class RunScreen:
         self._tell_trials(at, commands)
         for command in commands:
             if isinstance(command, Release):
-                self._say(at, f"gives {self._name(command.intent)} back")
+                self._say(at, f"gives {self._name(command.intent)} back{self._late(command, at)}")
+
+    def _late(self, command: Release, at: float) -> str:
+        """Say so if an instance goes back because it hasn't joined."""
+        rented = self._policy.fleet[command.intent]
+        if rented.joined or not rented.lost:
+            return ""
+        return f": it has not joined in {format_seconds(at - rented.requested_at)}"
 
     def _tell_trials(self, at: float, commands: Sequence[Command]) -> None:
         """Print which trials leave, continue and start, and where."""

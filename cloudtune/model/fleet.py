@@ -129,6 +129,17 @@ class LaunchBackoff:
         self.no_shows += at >= self.relaunch_at
         self.relaunch_at = at + pause
 
+    def note_no_show(self, zone: str, among: Sequence[str], at: float, pause: float) -> None:
+        """Record an instance that never joined; after the second, its zone is left alone.
+
+        Where no zone remains, that is the offer.
+        """
+        self.no_shows += 1
+        if self.no_shows > 1:
+            self.avoided[zone] = at + pause
+            soonest = min(self.avoided.get(name, 0.0) for name in among)
+            self.relaunch_at = max(self.relaunch_at, soonest)
+
     def used_up(self, rounds: int) -> bool:
         """Whether requesting it again is pointless."""
         return self.for_good or max(self.refusals, self.no_shows) >= rounds
