@@ -385,8 +385,17 @@ class RunState:
         }
 
     def candidate_zones(self, offer: Offer) -> tuple[str, ...]:
-        """Return the zones to request an offer in; "" leaves the zone to the cloud."""
-        return (offer.zone,) if offer.zone else ("", *self.zones)
+        """Return the zones to request an offer in; "" leaves the zone to the cloud.
+
+        Where a trial may span instances, they are requested in one zone: between zones its workers
+        are slower, and each gigabyte costs. Another zone comes after it, if that one refuses.
+        """
+        if offer.zone:
+            return (offer.zone,)
+        if not self.zones or max(self._by_offer[offer].profile.epoch) <= offer.gpus:
+            return ("", *self.zones)
+        held = Counter(rented.zone for rented in self.fleet.alive() if rented.offer == offer)
+        return tuple(sorted(self.zones, key=lambda zone: -held[zone]))
 
     def _drop_sessions_on(self, intent: str, reason: str, noted: Noted) -> None:
         """Drop the sessions on a vanished instance.

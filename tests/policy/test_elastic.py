@@ -173,6 +173,24 @@ def test_after_the_second_no_show_another_zone_is_asked() -> None:
     assert zones == ["", "a"]
 
 
+def test_instances_of_trials_that_span_them_are_asked_for_in_one_zone() -> None:
+    """In another one only if that refuses; what is free to choose is left to the cloud."""
+    for widths, expected in [({4.0: 1.0, 8.0: 0.7}, ["a", "a", "b"]), (LINEAR, ["", "", "a"])]:
+        rented = Rentable(FOUR, profile(widths), 4)
+        run = policy(
+            rentables=(rented,),
+            zones=("a", "b"),
+            max_instances=4,
+            fleet_rule=ConstantFleet(FOUR, 2),
+        )
+        said = [*run.handle(events.RunStarted(0.0))]
+        dry = events.LaunchFailed(
+            2.0, "i001", "InsufficientInstanceCapacity", "none", kind="capacity"
+        )
+        said += run.handle(dry)
+        assert [it.zone for it in said if isinstance(it, Launch)] == expected
+
+
 def test_after_the_second_no_show_another_type_is_asked() -> None:
     other = offer(4, 20.0, name="other.4x")
     rule = ConstantFleet(FOUR, 1, (other,))
