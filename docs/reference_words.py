@@ -99,6 +99,13 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "whether one trial is tried on this machine before renting",
         "on aws, unless profiled",
     ),
+    "trial.keep_failed": (
+        (
+            "how long to [keep an instance](watch.md#a-way-into-an-instance) on which a trial "
+            "failed, within the limits"
+        ),
+        "it goes like any other",
+    ),
     "limits.deadline": (
         "time from the start of the command until everything is given back",
         "three times the plan and an hour; longer if the budget pays for it",

@@ -41,6 +41,7 @@ OVERRIDES = {
     "history": "history",
     "objective": "objective",
     "try_first": "trial.try_first",
+    "keep_failed": "trial.keep_failed",
 }
 # All options of an experiment: search and metric override several fields, and `like` adds to
 # `initial`.

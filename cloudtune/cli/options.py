@@ -260,6 +260,11 @@ TRY_FIRST = click.option(
     default=None,
     help="Train one trial for an epoch on this machine before renting (aws: unless profiled).",
 )
+KEEP_FAILED = click.option(
+    "--keep-failed",
+    metavar="TIME",
+    help="Keep an instance whose trial failed for this long, to look at it (within the limits).",
+)
 OUTPUT = _output("json")
 OUTPUT_YAML = _output("json", "yaml")
 # A stream of lines; `jsonl` is the older name of the same.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @options.planning_options
 @options.PACE
 @options.TRY_FIRST
+@options.KEEP_FAILED
 @click.option(
     "--force", is_flag=True, help="Start even if no plan meets the limits (still enforced)."
 )

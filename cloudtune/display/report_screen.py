@@ -40,6 +40,7 @@ _LABELS = {
     "barrier": "trials that waited for others",
     "lost": "epochs lost or trained again",
     "idle": "GPUs without a trial",
+    "kept": "kept after a trial failed",
     "returning": "giving back",
     "minimum": "to the minimum charge",
     "rounding": "rounded up to whole seconds",

@@ -16,6 +16,7 @@ from cloudtune.model import events
 from cloudtune.model.commands import (
     Command,
     ExtendTrial,
+    KeepInstance,
     Launch,
     PlanAnew,
     Release,
@@ -111,7 +112,15 @@ class RunScreen:
             best = self._policy.best
             saved = "the best checkpoint is saved, " if best is not None and best.checkpoint else ""
             ending = _ENDINGS.get(self._policy.ending.value, "stops")
-            self._say(event.at, f"{ending}; {saved}giving everything back")
+            self._say(event.at, f"{ending}; {saved}giving everything back{self._but_kept()}")
+
+    def _but_kept(self) -> str:
+        """Return which instance the run keeps beyond its end, in words."""
+        for rented in self._policy.fleet.alive():
+            if rented.kept_until:
+                until = format_clock(rented.kept_until)
+                return f" but {rented.instance}, kept until {until} (Ctrl-C returns it)"
+        return ""
 
     def _say(self, at: float, text: str) -> None:
         self._out.print(f"{format_clock(at):>5}  {text}", markup=False)
@@ -277,6 +286,10 @@ class RunScreen:
         for command in commands:
             if isinstance(command, Release):
                 self._say(at, f"gives {self._name(command.intent)} back{self._late(command, at)}")
+            elif isinstance(command, KeepInstance):
+                name = self._name(command.intent)
+                until = format_clock(command.until)
+                self._say(at, f"keeps {name} until {until}: look with `cloudtune shell`")
 
     def _late(self, command: Release, at: float) -> str:
         """Say so if an instance goes back because it hasn't joined."""

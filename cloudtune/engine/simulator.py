@@ -353,8 +353,8 @@ class SimWorld:
             case commands.SetTimer():
                 self._timers[command.name] = command.at
                 self.schedule(events.TimerFired(command.at, command.name))
-            case commands.PlanAnew():
-                pass  # it is on record, and nothing is to be done
+            case commands.PlanAnew() | commands.KeepInstance():
+                pass  # they are on record, and nothing is to be done
             case commands.EndRun():
                 self._ended = True
             case _:

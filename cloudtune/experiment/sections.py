@@ -103,7 +103,8 @@ class TrialSettings(Section):
     "checked" the run then goes on with one GPU a trial, with "required" it ends; what is "trusted"
     isn't looked at. `max_failures`: where this many trials fail with the same error before any has
     finished an epoch, the run ends. `try_first`: whether one trial trains an epoch on this machine
-    before anything is rented; left out, for AWS and a script without a profile.
+    before anything is rented; left out, for AWS and a script without a profile. `keep_failed`: how
+    many seconds an instance on which a trial failed is kept, for a person to look at it.
     """
 
     gpus: Gpus = Field(default=Gpus(), examples=["{max: 4}"])
@@ -111,6 +112,7 @@ class TrialSettings(Section):
     stall: Stall = Field(default=Stall(), examples=["{factor: 10, least: 10m}"])
     max_failures: Whole = Field(default=3, ge=1, examples=["1"])
     try_first: Annotated[bool, Strict()] | None = Field(default=None, examples=["false"])
+    keep_failed: Seconds | None = Field(default=None, examples=["30m"])
 
 
 def _below(value: str) -> str:

@@ -95,6 +95,17 @@ class PlanAnew:
 
 
 @dataclass(frozen=True)
+class KeepInstance:
+    """A record: the instance of an intent isn't returned before `until` (run seconds).
+
+    There is nothing to carry out. A trial failed there, and a person wants to look.
+    """
+
+    intent: str
+    until: float
+
+
+@dataclass(frozen=True)
 class EndRun:
     """The run is over: no instance is left, no session runs."""
 
@@ -102,5 +113,13 @@ class EndRun:
 
 
 Command: TypeAlias = (
-    Launch | Release | StartTrial | ExtendTrial | StopTrial | SetTimer | PlanAnew | EndRun
+    Launch
+    | Release
+    | StartTrial
+    | ExtendTrial
+    | StopTrial
+    | SetTimer
+    | PlanAnew
+    | KeepInstance
+    | EndRun
 )

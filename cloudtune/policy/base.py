@@ -71,13 +71,15 @@ class TrialRules:
     A trial ends if it reports nothing for `stall_factor` times the expected seconds and at least
     `stall_least` seconds; by default none does. If the workers of a trial train separate models,
     the run continues with one GPU per trial, or ends with `sync_required`. A run ends if
-    `max_failures` trials fail with the same error before any trial has finished an epoch.
+    `max_failures` trials fail with the same error before any trial has finished an epoch. An
+    instance on which a trial failed is kept for `keep_failed` seconds.
     """
 
     stall_factor: float = math.inf
     stall_least: float = 0.0
     sync_required: bool = False
     max_failures: float = math.inf
+    keep_failed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Noted:
     - `diverged`: a trial whose metric was not a number.
     - `orphans`: sessions that lost part of their GPUs; their other workers must be stopped.
     - `failed`: trials that won't come back.
+    - `failed_on`: the instance of one that failed by its script; "" if none did.
     - `finished`: a trial whose script has ended by itself.
     """
 
@@ -119,4 +122,5 @@ class Noted:
     diverged: TrialProgress | None = None
     orphans: list[str] = field(default_factory=list)
     failed: list[TrialProgress] = field(default_factory=list)
+    failed_on: str = ""
     finished: TrialProgress | None = None

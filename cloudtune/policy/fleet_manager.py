@@ -80,23 +80,27 @@ class Returns:
         return self.began_at is not None and (given_up or not self._run.fleet.alive())
 
     def give_back(self, *, again: bool = False) -> list[Command]:
-        """Release what wasn't released yet; with `again` all that is alive (at `CLEANUP`)."""
+        """Release what wasn't released yet; with `again` all that is alive (at `CLEANUP`).
+
+        An instance that is kept for a person stays until it no longer is.
+        """
         run = self._run
-        alive = run.fleet.alive()
+        going = [rented for rented in run.fleet.alive() if not rented.kept_until]
         commands = [
-            _mark_release(rented, run.now) for rented in alive if again or not rented.released
+            _mark_release(rented, run.now) for rented in going if again or not rented.released
         ]
         if self.began_at is None:
             self.began_at = run.now
-        elif not again:
-            return commands
+        elif not again and not commands:
+            return []
         self._rounds += 1
-        return [*commands, SetTimer(CLEANUP, run.now + run.brakes.cleanup)] if alive else commands
+        return [*commands, SetTimer(CLEANUP, run.now + run.brakes.cleanup)] if going else commands
 
 
 def _mark_release(rented: Rented, at: float) -> Command:
     rented.released = True
     rented.released_at = at
+    rented.kept_until = 0.0
     return Release(rented.intent)
 
 
@@ -289,9 +293,14 @@ class FleetKeeper:
             if not rented.surplus and extra[rented.offer] > 0:
                 extra[rented.offer] -= 1
                 rented.surplus = self._hysteresis.may_go(rented)
-            if rented.surplus:
+            if rented.surplus and not self._is_kept(rented):
                 yield self._release(rented)
         state.follow_fleet()
+
+    def _is_kept(self, rented: Rented) -> bool:
+        """Whether a person may look at an instance, and it takes no other's place."""
+        with_both = Counter([rented.offer, rented.offer])  # itself, and one that may be missing
+        return rented.kept_until > 0 and self._state.admits(self._state.held + with_both)
 
     def _release(self, rented: Rented) -> Command:
         if not rented.released:

@@ -30,6 +30,8 @@ from cloudtune.model.plans import Limits
 from cloudtune.model.progress import OVER, BestResult, TrialProgress
 from cloudtune.model.trial import EndReason, TrialId, better, rank_key
 from cloudtune.policy.base import Components, Noted, TrialRules
+from cloudtune.policy.failed_instance import TIMER as KEPT
+from cloudtune.policy.failed_instance import FailedInstance
 from cloudtune.policy.fleet_manager import CLEANUP, FleetKeeper, Returns
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
@@ -85,6 +87,7 @@ class RunPolicy:
         self._fleet = FleetKeeper(state, self._limits, components.fleet_rule)
         self._rules = rules or TrialRules()
         self._stalls = StallWatch(state, self._rules)
+        self._failed_instance = FailedInstance(state, self._rules.keep_failed)
         self._heartbeat = heartbeat
         self._checked = checked
         self._changed = True
@@ -278,6 +281,7 @@ class RunPolicy:
         if isinstance(event, EpochDone) and noted.late is not None:
             self._hear_late(noted.late, event)
         commands: list[Command] = [StopTrial(session) for session in noted.orphans]
+        commands += self._failed_instance.follow(noted)
         if noted.diverged is not None:
             commands.append(self._sessions.stop(noted.diverged, "diverged"))
         if isinstance(event, TimerFired):
@@ -303,7 +307,10 @@ class RunPolicy:
     def _decide(self, noted: Noted) -> list[Command]:
         """Return what the strategy, the allocator and the fleet rule want now."""
         # Limits come before the strategy: there may be no money left for what it would start.
-        self._end(self._limits.passed_limit())
+        limit = self._limits.passed_limit()
+        self._end(limit)
+        if limit is not None or self.state.interrupted:
+            self._failed_instance.let_go()
         commands: list[Command] = []
         if self.ending is not None and noted.reported is not None:
             self._unheard[noted.reported.id] = None
@@ -450,6 +457,8 @@ class RunPolicy:
         self._cut_short |= {trial.id for trial in training}
         commands: list[Command] = [self._sessions.stop(trial, "parked") for trial in training]
         commands += self._returns.give_back()
+        if self._failed_instance.kept is not None:
+            commands += self._timer("brake", self._limits.next_look())
         if self._returns.over:
             state.ended = True
             self._end_after_all()
@@ -535,6 +544,9 @@ class RunPolicy:
             return self._returns.give_back(again=True)
         if event.name == TIMER:
             return [] if self.winding_down else self._stalls.end(self._sessions)
+        if event.name == KEPT:
+            self._failed_instance.let_go()
+            return []
         assert event.name in {"brake", "wake", CLEANUP}, (
             f"no code sets a timer named {event.name!r}"
         )

@@ -438,7 +438,9 @@ class RunState:
 
         Its trials keep training, and move after their next saved epoch if there is room elsewhere.
         """
-        self.fleet[event.intent].surplus = self.fleet[event.intent].lost = True
+        rented = self.fleet[event.intent]
+        rented.surplus = rented.lost = True
+        rented.kept_until = 0.0
         self.disturbances += 1
         self.shocks += 1
 
@@ -482,6 +484,7 @@ class RunState:
     def _give_up(self, rented: Rented, why: str) -> None:
         """Mark an instance that is of no use for return: it may still bill."""
         rented.surplus = rented.lost = True
+        rented.kept_until = 0.0
         if not rented.joined:
             self.disturbances += 1
             self.mishaps += 1
@@ -647,6 +650,8 @@ class RunState:
 
     def _leave(self, trial: TrialProgress, status: Status, noted: Noted) -> None:
         """Take a trial off its GPUs; an interrupted one restarts before any new trial starts."""
+        if status == "failed":
+            noted.failed_on = trial.placement[0].instance
         self.free.give(trial.placement)
         self.live.remove(trial)
         trial.status = status

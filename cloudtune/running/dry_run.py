@@ -111,7 +111,7 @@ def check_script(
     setup = experiment.setup
     trains = experiment.trial.try_first
     if trains is None:
-        trains = times or (not has_run and not PROVIDERS[experiment.cloud.provider].here)
+        trains = times or (not has_run and PROVIDERS[experiment.cloud.provider].fetches)
     trains = trains and home.BEGAN_VARIABLE not in os.environ
     built = None if carried and setup.builds else runner.environment(experiment)[1]
     if not trains and (experiment.runs_command or (carried and setup.builds)):

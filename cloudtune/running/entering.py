@@ -89,7 +89,7 @@ def _choose(folder: Path, found: Sequence[_Found], target: str) -> _Found:
     present = ", ".join(each.instance.id for each in nodes)
     if not target:
         raise UsageError(f"name one of the run's instances, or a trial: {present or _HEAD}")
-    raise UsageError(f"{target} is no instance and no running trial of {run}; it has {present}")
+    raise UsageError(f"{target} is no instance and no trial of {run} on one; it has {present}")
 
 
 def _find_instance(folder: Path, trial: str) -> str:

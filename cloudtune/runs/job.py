@@ -381,4 +381,10 @@ def read_rules(experiment: Experiment) -> TrialRules:
     """Return the trial rules of an experiment."""
     asked = experiment.trial
     least = asked.stall.least or 0.0
-    return TrialRules(asked.stall.factor, least, asked.sync == "required", asked.max_failures)
+    return TrialRules(
+        stall_factor=asked.stall.factor,
+        stall_least=least,
+        sync_required=asked.sync == "required",
+        max_failures=asked.max_failures,
+        keep_failed=asked.keep_failed or 0.0,
+    )

@@ -402,7 +402,8 @@ class CloudWorld:
                     self._sessions[command.session].stop(stacks=command.stacks)
             case commands.SetTimer():
                 self._timers[command.name] = command.at
-            case commands.PlanAnew() | commands.EndRun():  # there is nothing to carry out
+            case commands.PlanAnew() | commands.KeepInstance() | commands.EndRun():
+                # There is nothing to carry out.
                 self._ended |= isinstance(command, commands.EndRun)
             case _:
                 assert_never(command)

@@ -26,7 +26,7 @@ VALUES = {"initial"}
     [
         (run, cloudtune.run, PRINTING, REPORTERS | VALUES),
         (resume, cloudtune.resume, PRINTING, REPORTERS),
-        (plan, cloudtune.plan, OF_A_PLAN, {"reporter", "try_first"} | VALUES),
+        (plan, cloudtune.plan, OF_A_PLAN, {"reporter", "try_first", "keep_failed"} | VALUES),
     ],
     ids=["run", "resume", "plan"],
 )

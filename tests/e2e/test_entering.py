@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
     assert (by_trial.code, by_trial.out.strip()) == (7, instance["id"])
     assert bench("exec", run, instance["id"], "--", "ls").out == seen.out
     assert "machines" not in terminal(bench, run)
-    bench("exec", run, "t99", "--", "ls").refused("t99 is no instance and no running trial of")
+    bench("exec", run, "t99", "--", "ls").refused("t99 is no instance and no trial of")
     bench("exec", run, "ls").refused("write the command after two dashes")
     (bench.folder / "go").touch()
     running.communicate(timeout=120)
@@ -65,6 +66,43 @@ def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
         (instance["id"], 7),
     ]
     assert kept[0]["command"] == ["ls"]
+
+
+FAILING = """
+import cloudtune
+
+def train(config):
+    if config["lr"] > 0.15:
+        open("left-behind", "w").write("what went wrong")
+        raise ValueError("no such rate")
+    for epoch in cloudtune.epochs():
+        cloudtune.report({"loss": config["lr"] / epoch})
+"""
+
+
+@pytest.mark.cluster
+def test_the_instance_of_a_failed_trial_waits_for_a_look(bench: Bench) -> None:
+    path = bench.folder / "experiment.yaml"
+    (bench.folder / "train.py").write_text(FAILING)
+    path.write_text(EXPERIMENT.format(cloud=EMULATED, budget="$9"))
+    running = bench.start("run", path, "--no-pace", "--yes", "--keep-failed", "8m")
+    follow(running, bench, "KeepInstance")
+    follow(running, bench, "EpochDone", 2)
+    [folder] = (bench.home / "runs").iterdir()
+    run = folder.name
+    text = (folder / "ledger.jsonl").read_text()
+    failed = re.search(r'"TrialFailed".*?"session": ?"(t\d+)\.', text)
+    assert failed is not None
+    looked = bench("exec", run, failed[1], "--", "cat", "left-behind")
+    assert looked.succeeded().out == "what went wrong"
+    assert len(bench.alive()) == 1
+    bench("stop", run).succeeded()
+    out, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, "it had what it wanted before"
+    assert "kept until" in out
+    assert not bench.alive()
+    report = bench.here("report", run, "-o", "json").json
+    assert report["accounting"]["categories"]["kept"]["dollars"] > 0
 
 
 def terminal(bench: Bench, run: str) -> str:

@@ -165,6 +165,7 @@ def test_a_minute_without_an_error_is_enough(bench: Bench, monkeypatch: pytest.M
         ("aws", None, True, False, False),
         ("aws", False, False, False, False),
         ("aws", None, False, True, False),
+        ("slurm", None, False, False, False),
         ("emulated", None, False, False, False),
         ("emulated", True, True, False, True),
     ],

@@ -255,10 +255,10 @@ def billed_dollars(policy: RunPolicy, at: float) -> float:
 def _state(rented: Rented) -> str:
     if rented.released:
         return "returning"
-    if rented.lost:
-        return "being lost"
+    if rented.kept_until:
+        return f"kept to {format_clock(rented.kept_until)}"
     if rented.surplus:
-        return "leaving"
+        return "being lost" if rented.lost else "leaving"
     if rented.launched_at is None:
         return "asked for"
     if rented.joined:

@@ -6,6 +6,7 @@
     barrier      trials that have trained as far as they may, and wait for a decision
     lost         epochs that weren't finished, or had to be repeated
     idle         free GPUs of instances that take trials
+    kept         the same of an instance that a person may look at (`trial.keep_failed`)
     returning    free GPUs of instances that were released or lost, until they are gone
     minimum      what a minimum charge adds; `rounding`: what whole seconds add
     launches     charges per launch; `hourly`: charges per hour
@@ -36,7 +37,7 @@ from cloudtune.model.trial import TrialId
 Use: TypeAlias = Literal["training", "checkpoint", "start-up", "barrier", "lost"]
 # The uses of a trial's GPUs.
 USES: tuple[Use, ...] = ("training", "checkpoint", "start-up", "barrier", "lost")
-CATEGORIES = (*USES, "idle", "returning", "minimum", "rounding", "launches", "hourly")
+CATEGORIES = (*USES, "idle", "kept", "returning", "minimum", "rounding", "launches", "hourly")
 # Relative tolerance for sums of floats that should cancel out.
 _NOISE = 1e-12
 # Times are sums of floats: a shorter gap, in seconds, isn't one.
@@ -193,9 +194,11 @@ class _Page:
         begin = self.of.began_at
         left = self._between(begin, self.of.left_at, self.end)
         joined = self._between(begin, self.of.joined_at, left)
+        kept = self._between(joined, self.of.kept_at, left)
         boot = self.amount(self._free(begin, joined))
         self.parts["start-up"].append(boot)
-        self.parts["idle"].append(self.amount(self._free(joined, left)))
+        self.parts["idle"].append(self.amount(self._free(joined, kept)))
+        self.parts["kept"].append(self.amount(self._free(kept, left)))
         self.parts["returning"].append(self.amount(self._free(left, self.end)))
         offer = self.offer
         lived = self.end - self.of.began_at

@@ -24,8 +24,8 @@ class InstanceSpan:
     """One launch intent, from the request until the cloud says that billing has stopped.
 
     `joined_at` is when it first took trials, `left_at` when it was released or its node was lost,
-    whichever came first; `joined` says whether it takes trials now. A `refusal` ends it too, at
-    `gone_at`.
+    whichever came first; `joined` says whether it takes trials now. From `kept_at` on it was kept
+    for a person, as a trial had failed there. A `refusal` ends it too, at `gone_at`.
     """
 
     intent: str
@@ -34,6 +34,7 @@ class InstanceSpan:
     instance: str | None = None
     launched_at: float | None = None
     joined_at: float | None = None
+    kept_at: float | None = None
     left_at: float | None = None
     gone_at: float | None = None
     joined: bool = False
@@ -389,7 +390,7 @@ class Timeline:
             if any(piece.instance == instance.instance for piece in session.start.placement):
                 self._close(name, at)
 
-    def _follow(self, command: commands.Command, at: float) -> None:
+    def _follow(self, command: commands.Command, at: float) -> None:  # noqa: C901  one flat match
         match command:
             case commands.SetTimer():
                 self.timers[command.name] = command.at
@@ -407,6 +408,9 @@ class Timeline:
                 if command.intent in self.instances:
                     self.instances[command.intent].released = True
                     self.instances[command.intent].leave(at)
+            case commands.KeepInstance():
+                if command.intent in self.instances:
+                    self.instances[command.intent].kept_at = at
             case commands.PlanAnew():
                 pass  # it is on record, and nothing is to be done
             case commands.EndRun():

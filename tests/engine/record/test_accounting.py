@@ -92,6 +92,7 @@ def test_every_second_of_a_run_by_hand() -> None:
         "barrier": 2 * 6.0,
         "lost": 2 * 4.0,
         "idle": 4 * (96.0 - 21.0) - 2 * (66.0 - 21.0),
+        "kept": 0.0,
         "returning": 4 * 4.0,
         "minimum": 0.0,
         "rounding": 0.0,
