@@ -294,7 +294,7 @@ class RunScreen:
     def _late(self, command: Release, at: float) -> str:
         """Say so if an instance goes back because it hasn't joined."""
         rented = self._policy.fleet[command.intent]
-        if rented.joined or not rented.lost:
+        if not rented.late:
             return ""
         return f": it has not joined in {format_seconds(at - rented.requested_at)}"
 

@@ -477,6 +477,7 @@ class RunState:
         for rented in self.fleet.staying():
             limit = self.join_seconds(rented)
             if not rented.joined and self.now > rented.requested_at + limit:
+                rented.late = True
                 self._give_up(
                     rented, f"{rented.instance} has not joined in {format_seconds(limit)}"
                 )
