@@ -463,14 +463,13 @@ class RunState:
         One that waits in a queue hasn't begun to boot.
         """
         profile = self._by_offer[rented.offer].profile
-        least = usual = self.delays.longest_join.get(rented.offer.instance_type.name, 0.0)
-        if profile.knows_boots:
-            usual = max(usual, profile.launch.mean + profile.boot.mean)
-            least = profile.launch.high + profile.boot.high
-        if not usual or rented.launched_at is None:
+        seen = self.delays.longest_join.get(rented.offer.instance_type.name, 0.0)
+        is_known = seen > 0 or profile.knows_boots
+        if not is_known or rented.launched_at is None:
             return self.brakes.join
-        slow = max(self.brakes.least_join, least, self.brakes.slow_boot * usual)
-        return min(self.brakes.join, slow)
+        usual = max(seen, profile.launch.mean + profile.boot.mean)
+        slow = max(self.brakes.slow_boot * usual, profile.launch.high + profile.boot.high)
+        return min(self.brakes.join, max(self.brakes.least_join, slow))
 
     def _note_no_shows(self) -> None:
         """Give up on instances that should have joined by now."""
