@@ -196,14 +196,15 @@ def test_quotas_of_the_account_bound_an_open_choice(
     control.replace([no_quota("p*", "*"), no_quota("g*", "spot")])
     quotas = experiment(tmp_path, **ANY).cloud.vcpu_quotas
     assert quotas == {
-        "on-demand g": 768, "on-demand p": 0, "spot g": 0, "spot p": 0, "spot p5": 0
+        "on-demand g": 768, "on-demand p": 0,
+        "spot g": 0, "spot p": 0, "spot p5": 0, "spot p6": 0,
     }  # fmt: skip
     own = {"vcpu_quotas": {"spot g": 64}}
     assert experiment(tmp_path, **ANY, **own).cloud.vcpu_quotas == {**quotas, "spot g": 64}
     assert not experiment(tmp_path).cloud.vcpu_quotas, "named types aren't bounded"
     out = planned(tmp_path, capsys, ANY)
     assert re.search(r"\d+ offers left out: the quota spot g has no room for one", out), out
-    assert re.search(r"with \d+ more vCPUs of the quota [a-z-]+ [gp]5? \(", out), out
+    assert re.search(r"with \d+ more vCPUs of the quota [a-z-]+ [gp][56]? \(", out), out
     saved = load_plan(tmp_path / "saved.plan")
     assert saved is not None
     assert {offer.quota for offer in saved.offers} == {"on-demand g"}
