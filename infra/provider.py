@@ -245,6 +245,10 @@ class Provider(Protocol):
     def has_gpus(self) -> bool:
         """Whether instances have the GPUs of their types; one that lacks some is then refused."""
 
+    def taken(self, home: Path) -> str:
+        """Return why no run can begin there now, whatever its plan; "" if one can."""
+        return ""
+
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return the instance types that an experiment may name or be derived from, by name.
 

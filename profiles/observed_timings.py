@@ -154,15 +154,12 @@ def with_earlier_runs(
         return profile
     speeds = not paced or (profile is not None and profile.provenance.core_seconds is not None)
     curve = _curve(profile, fitting, machine, where) if speeds else {}
-    delays = {
-        name: _delay(
-            [_pool(_find_delays(run, name, machine, market)) for run in fitting],
-            None if profile is None else getattr(profile, name),
-            prior(name, where),
-            published=profile is not None and not _is_own(profile),
-        )
-        for name in DELAYS
-    }
+    published = profile is not None and not _is_own(profile)
+    delays = {}
+    for name in DELAYS:
+        pools = [_pool(_find_delays(run, name, machine, market)) for run in fitting]
+        measured = None if profile is None else getattr(profile, name)
+        delays[name] = _delay(pools, measured, prior(name, where), published=published)
     seen = tuple(_summarize(run, machine, curve) for run in fitting)
     if profile is None:
         delays["resize"] = delays["resize"] or delays["start"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -265,6 +266,31 @@ class Bench:
                 interrupt(process)
             out, err = process.communicate(timeout=120)
             sys.stdout.write(f"a command ended with {process.returncode}:\n{out}{err}\n")
+
+    def type_into(self, *arguments: object) -> str:
+        """Run a command at a terminal, type a sum and `ls`, leave; return what was shown."""
+        ours, its = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cloudtune", *map(str, arguments)],
+            env={**os.environ, **self.environment},
+            cwd=self.folder,
+            stdin=its,
+            stdout=its,
+            stderr=its,
+            start_new_session=True,
+        )
+        os.close(its)
+        os.write(ours, b"echo 'in '$((40 + 2)); ls train.py && exit\n")
+        shown = b""
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # it has ended
+                break
+        os.close(ours)
+        assert process.wait(timeout=60) == 0, shown
+        return shown.decode()
 
     def here(self, *arguments: object) -> Done:
         """Run a command that rents nothing in this process: a new one takes seconds to begin."""

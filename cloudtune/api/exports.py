@@ -98,17 +98,18 @@ def _wrote(suffix: str, target: str) -> str:
     return f"Wrote {', '.join(first)} and {last} to {target}"
 
 
+def _has_mixed_types(column: Any) -> bool:
+    types = {type(value) for value in column.dropna()}
+    return column.dtype == object and len(types) > 1
+
+
 def _parquet(result: Result, target: str) -> str:
     for name in _TABLES:
         frame = getattr(result, name)
         # A column of mixed types, as from a choice of "none" and 3, becomes text.
-        mixed = {
-            column: "string"
-            for column in frame.columns
-            if frame[column].dtype == object
-            and len({type(value) for value in frame[column].dropna()}) > 1
-        }
-        frame.astype(mixed).to_parquet(Path(target, f"{name}.parquet"), index=False)
+        mixed = [name for name in frame.columns if _has_mixed_types(frame[name])]
+        table = frame.astype(dict.fromkeys(mixed, "string"))
+        table.to_parquet(Path(target, f"{name}.parquet"), index=False)
     return _wrote("parquet", target)
 
 

@@ -22,7 +22,7 @@ def exec_(words: tuple[str, ...]) -> int:
 
     It runs in the folder of the script, with the Python and the packages of its trials, and
     returns the command's exit code. INSTANCE is an id of `cloudtune status`, or head; it may be
-    left out where there is only one. What was run is kept in the run's folder (sessions.jsonl).
+    left out where there is only one. What was run is kept for its report.
     """
     from cloudtune.running.entering import enter
 

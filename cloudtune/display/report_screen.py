@@ -242,7 +242,7 @@ def _show_facts(out: Console, report: Report) -> None:
         out.print(report.target.text(report.metric))
     out.print(report.summary.sentence())
     _print_some(out, list(_busy_gpus(report)))
-    sizes = [str(size) for size in (0, *(size for _, size in report.fleet))]
+    sizes = ["0", *(str(size) for _, size in report.fleet)]
     if len(sizes) > _MAX_LINES:
         sizes = [*sizes[: _MAX_LINES // 2], "…", *sizes[-_MAX_LINES // 2 :]]
     out.print(f"Fleet over time: {' -> '.join(sizes)}")
@@ -267,6 +267,7 @@ def _show_facts(out: Console, report: Report) -> None:
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [_failure_text(trial, scale) for trial in failed])
     _print_some(out, list(_early_ends(report)))
+    _print_some(out, [f"Entered by {visit}" for visit in report.visits])
     if report.job.measuring:
         cost = cost_format(report.job.plan.offers)
         whole = cost(report.dollars + report.job.measuring)

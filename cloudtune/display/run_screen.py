@@ -81,6 +81,7 @@ class RunScreen:
             for trial in trials
             if (trial.after if trial.status == "stopping" else trial.status) == "parked"
         }
+        self._refusals: dict[str, str] = {}  # the last one of each machine that isn't to be had
         self._ending = False
         self._bottom = (
             Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
@@ -129,6 +130,7 @@ class RunScreen:
         fleet = self._policy.fleet
         match event:
             case events.InstanceLaunched():
+                self._refusals.pop(self._machine(event.intent), None)
                 self._say(event.at, f"{event.instance} launched; {self._instances()}")
             case events.InstanceBooting():
                 self._say(event.at, f"{self._name(event.intent)}: {event.line}")
@@ -161,7 +163,7 @@ class RunScreen:
                 text = f"{_trial(event.session)}: {epoch} is not saved: {event.unsaved}"
                 self._say(event.at, text)
             case events.LaunchFailed():
-                self._say(event.at, f"no instance: {event.code}: {event.message}")
+                self._tell_refusal(event)
             case events.NodeLost():
                 self._say(event.at, f"{self._name(event.intent)} left the cluster: {event.reason}")
             case events.InterruptionNotice():
@@ -179,6 +181,19 @@ class RunScreen:
                 self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
+
+    def _tell_refusal(self, event: events.LaunchFailed) -> None:
+        """Print why there is no instance; once, while it is asked for again and refused alike."""
+        machine = self._machine(event.intent)
+        text = f"no instance: {event.code}: {event.message}"
+        if self._refusals.get(machine) != text:
+            self._refusals[machine] = text
+            again = "" if event.permanent else "; it is asked for again from time to time"
+            self._say(event.at, f"{text}{again}")
+
+    def _machine(self, intent: str) -> str:
+        rented = self._policy.fleet[intent]
+        return machine_text(rented.offer.instance_type.name, rented.offer.market, rented.zone)
 
     def _tell_failure(self, event: events.TrialFailed) -> None:
         trial = self._policy.trials[_trial(event.session)]
@@ -279,8 +294,9 @@ class RunScreen:
             for c in commands
             if isinstance(c, Launch)
         )
-        if launches:
-            asked = ", ".join(f"{count} x {machine}" for machine, count in launches.items())
+        fresh = {machine: n for machine, n in launches.items() if machine not in self._refusals}
+        if fresh:
+            asked = ", ".join(f"{count} x {machine}" for machine, count in fresh.items())
             self._say(at, f"asks for {asked}")
         self._tell_trials(at, commands)
         for command in commands:

@@ -44,8 +44,11 @@ class Sheet:
 
     def without(self, *names: str) -> "Sheet":
         kept = [n for n, name in enumerate(self.columns) if name not in names]
-        rows = tuple(tuple(row[n] for n in kept) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[n] for n in kept), rows=rows)
+
+        def select(cells: Sequence[str]) -> tuple[str, ...]:
+            return tuple(cells[n] for n in kept)
+
+        return replace(self, columns=select(self.columns), rows=tuple(map(select, self.rows)))
 
 
 def beside(title: str, basis: str) -> str:

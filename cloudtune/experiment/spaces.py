@@ -475,12 +475,8 @@ def sample(space: Mapping[str, Domain], trials: int, seed: int) -> tuple[dict[st
         if not isinstance(domain, Grid):
             stream = Random(f"{seed}/{name}")  # noqa: S311 (no secret: a reproducible draw)
             columns[name] = [domain.draw(stream) for _ in range(trials)]
-    return tuple(
-        cast(
-            "dict[str, Value]",
-            space.config(
-                {name: column[trial] for name, column in columns.items()} | space.crossing(trial)
-            ),
-        )
-        for trial in range(trials)
-    )
+    configs = []
+    for trial in range(trials):
+        values = {name: column[trial] for name, column in columns.items()}
+        configs.append(space.config(values | space.crossing(trial)))
+    return tuple(cast("list[dict[str, Value]]", configs))

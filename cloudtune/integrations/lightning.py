@@ -179,8 +179,11 @@ def mean_of_workers(metrics: dict[str, float]) -> dict[str, float]:
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(gathered, metrics)
     names = {name for own in gathered for name in own}
-    values = {name: [own[name] for own in gathered if name in own] for name in sorted(names)}
-    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+    means = {}
+    for name in sorted(names):
+        values = [own[name] for own in gathered if name in own]
+        means[name] = sum(values) / len(values)
+    return means
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -159,6 +159,11 @@ class StagePlan:
     def instances(self) -> int:
         return sum(group.instances for group in self.groups)
 
+    @property
+    def gpus(self) -> int:
+        """The GPUs of all its instances, used or not."""
+        return sum(group.instances * group.offer.gpus for group in self.groups)
+
     @cached_property
     def fleet(self) -> Counter[Offer]:
         """The instances of each offer; read-only."""
@@ -223,10 +228,7 @@ class Plan:
     @property
     def gpu_seconds(self) -> float:
         """The total seconds that its GPUs are held."""
-        return sum(
-            stage.seconds * sum(group.instances * group.offer.gpus for group in stage.groups)
-            for stage in self.stages
-        )
+        return sum(stage.seconds * stage.gpus for stage in self.stages)
 
     @property
     def launches(self) -> Mapping[Offer, int]:

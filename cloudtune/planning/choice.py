@@ -153,8 +153,8 @@ def within_bounds(rentables: Sequence[Rentable], bounds: FleetBounds) -> tuple[R
     """
     most = bounds.max_instances
     capped = [replace(it, most=min(it.most, most)) for it in rentables]
-    fitting = [it for it in (_within_quota(it, bounds) for it in capped) if it.most > 0]
-    return tuple(fitting or capped)
+    within = [_within_quota(it, bounds) for it in capped]
+    return tuple([it for it in within if it.most > 0] or capped)
 
 
 def left_out(before: Sequence[Rentable], after: Sequence[Rentable]) -> list[str]:

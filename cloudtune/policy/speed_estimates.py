@@ -262,7 +262,8 @@ class SpeedEstimates:
         Taken from the widest span of whole GPUs seen on any type, with `doubt` as one more
         doubling.
         """
-        spans = [self._span(kind) for kind in sorted({name for name, _ in self._factors})]
+        kinds = {name for name, _ in self._factors}
+        spans = [self._span(kind) for kind in sorted(kinds)]
         rise, doublings = max(spans, key=lambda span: span[1], default=(0.0, 0.0))
         return (rise + doubt) / (doublings + 1)
 

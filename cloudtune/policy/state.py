@@ -603,12 +603,12 @@ class RunState:
 
     def _limit_widths(self) -> None:
         """Let trials start only at the remaining widths, and trigger a new plan."""
-        self.free.limit(
-            {
-                r.offer: {w for w in r.profile.epoch if self.width_for(None, w, r.offer) == w}
-                for r in self.rentables
-            }
-        )
+        widths = {}
+        for rentable in self.rentables:
+            offer = rentable.offer
+            measured = rentable.profile.epoch
+            widths[offer] = {w for w in measured if self.width_for(None, w, offer) == w}
+        self.free.limit(widths)
         self.disturbances += 1
         self.shocks += 1
 

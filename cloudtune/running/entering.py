@@ -1,7 +1,6 @@
 """A person's way into the instances of a live run: a command, or a terminal."""
 
 import getpass
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,9 +13,8 @@ from cloudtune.model.commands import StartTrial
 from cloudtune.runs import control, home
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.moved import read_moved_entries
+from cloudtune.runs.visits import Visit, note_visit
 
-# The folder of a run has a line for each time that somebody entered an instance of it.
-SESSIONS = "sessions.jsonl"
 _HEAD = "head"
 
 
@@ -39,16 +37,9 @@ def enter(folder: Path, target: str, words: Sequence[str]) -> int:
     try:
         code = provider.enter(found.cloud.endpoint, home.home(), found.instance.id, words)
     finally:
-        record = {
-            "at": began,
-            "seconds": round(time.time() - began, 1),
-            "user": getpass.getuser(),
-            "instance": found.instance.id,
-            "command": list(words),
-            "exit_code": code,
-        }
-        with (folder / SESSIONS).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(record)}\n")
+        seconds = round(time.time() - began, 1)
+        user = getpass.getuser()
+        note_visit(folder, Visit(began, seconds, user, found.instance.id, tuple(words), code))
     return code
 
 
@@ -82,8 +73,10 @@ def _choose(folder: Path, found: Sequence[_Found], target: str) -> _Found:
     if target == _HEAD:
         wanted = [each for each in found if each.instance.run == head_tag(run)]
     elif target:
-        names = {target, _find_instance(folder, target)}
-        wanted = [each for each in found if names & {each.instance.id, each.instance.intent}]
+        wanted = [each for each in found if target in {each.instance.id, each.instance.intent}]
+        if not wanted:
+            name = _find_instance(folder, target)
+            wanted = [each for each in found if each.instance.id == name]
     if len(wanted) == 1:
         return wanted[0]
     present = ", ".join(each.instance.id for each in nodes)

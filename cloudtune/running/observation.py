@@ -342,11 +342,7 @@ class _Trial:
         return [path for path in paths if path not in self._before]
 
     def _number_files(self) -> list[Path]:
-        return [
-            path
-            for path in self._new_files()
-            if any(fnmatch.fnmatch(path.name, pattern) for pattern in PATTERNS)
-        ]
+        return [path for path in self._new_files() if _has_numbers(path.name)]
 
     def list_models(self) -> list[PurePosixPath]:
         """Return the files that look like models, relative to the folder."""
@@ -447,6 +443,11 @@ def _pattern(path: PurePosixPath) -> str:
     parts = [_VARIABLE.sub("*", part) for part in path.parts[:-1]]
     parts = ["*" if "*" in part and "wandb" in path.parts else part for part in parts]
     return "/".join([*parts, name])
+
+
+def _has_numbers(name: str) -> bool:
+    """Whether a file's name says that it may have numbers to report."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in PATTERNS)
 
 
 def _is_data(path: PurePosixPath) -> bool:

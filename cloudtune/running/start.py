@@ -14,7 +14,7 @@ from cloudtune.errors import CleanupError, CloudtuneError, NoCapacityError, Usag
 from cloudtune.experiment import Experiment
 from cloudtune.infra.heads.head_runner import ERRORS
 from cloudtune.infra.heads.remote_runs import is_remote
-from cloudtune.infra.provider import HeadOffer
+from cloudtune.infra.provider import HeadOffer, find_provider
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planning.plan_file import plan_bytes
@@ -83,6 +83,7 @@ def run_experiment(experiment: Experiment, settings: RunSettings, reporter: Repo
         CleanupError: instances may be left; the result has been reported.
         CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
+    _refuse_if_taken(experiment)
     own_values(experiment)
     first, *others = rank_regions(experiment, settings.profile, settings.options)
     offer = settings.choose_head(first)
@@ -112,6 +113,7 @@ def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
     Raises:
         CloudtuneError: as `run_experiment`.
     """
+    _refuse_if_taken(job.experiment)
     own_values(job.experiment)
     offer = settings.choose_head(job.experiment)
     if offer is None:
@@ -121,6 +123,16 @@ def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
     reporter.on_confirm(job.experiment, job)
     plan = plan_bytes(replace(job, experiment=with_data(job.experiment)))
     return _run_on_head(job.experiment, offer, settings.words(), reporter, plan)
+
+
+def _refuse_if_taken(experiment: Experiment) -> None:
+    """Pass if a run can begin now: found at once, not after its plan.
+
+    Raises:
+        UsageError: it can't.
+    """
+    if taken := find_provider(experiment.cloud.provider).taken(home.home()):
+        raise UsageError(taken)
 
 
 def resume_run(

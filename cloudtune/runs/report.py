@@ -35,6 +35,7 @@ from cloudtune.runs.delivery import DeliveredModel, deliver, read_delivery, unde
 from cloudtune.runs.figures import Figures, RungReport, figures, rung_reports
 from cloudtune.runs.job import Job, job_of_ledger, make_basis
 from cloudtune.runs.moved import Places, read_moved_entries
+from cloudtune.runs.visits import Visit, read_visits
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.train.best import RESCUED
 from cloudtune.train.checkpoint import CheckpointStore, standing
@@ -71,7 +72,7 @@ class Report:
     None if nothing was. `undelivered` says why not even another checkpoint could be. `billed` is
     what the cloud says that its instances cost, in dollars, if the ledger doesn't know their ends.
     `rescued` is the best checkpoint of all, on this machine, if it could not be saved in the
-    storage.
+    storage. `visits` are those of people to its instances.
     """
 
     job: Job
@@ -88,6 +89,7 @@ class Report:
     undelivered: str = ""
     billed: float | None = None
     rescued: str | None = None
+    visits: tuple[Visit, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -223,6 +225,7 @@ def load(folder: Path) -> Report:
         undelivered=undelivered(folder),
         billed=billed,
         rescued=_rescue(folder, report.policy.best_lost or best),
+        visits=read_visits(folder),
     )
 
 
@@ -391,6 +394,7 @@ def to_json(report: Report) -> dict[str, Any]:
         },
         "progress": encode(job.experiment.scale),
         "stages": [_stage_json(stage) for stage in report.stages],
+        "visits": [encode(visit) for visit in report.visits],
         "plan_changes": [{"at": at, **encode(change)} for at, change in report.plan_changes],
         "forecast": encode(job.plan.forecast),
         "figures": encode(report.figures),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS: Final = 1.0
 _GOING_ON: Final = {"Pending", "InProgress", "Delayed", "Cancelling"}
+# As many characters of an answer Systems Manager keeps, of what was printed first.
+_SHOWN: Final = 24_000
 _PLUGIN: Final = "session-manager-plugin"
 _HINTS: Final = {
     "InvalidInstanceId": "its agent hasn't reached Systems Manager: it still boots, its subnet has "
@@ -36,6 +38,8 @@ _HINTS: Final = {
 def run_command(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
     """Run a command on an instance, print what it printed, and return its exit code.
 
+    An interrupt (Ctrl-C) ends it there, too.
+
     Raises:
         CloudtuneError: it can't be run there; the message says why.
     """
@@ -46,11 +50,21 @@ def run_command(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
             DocumentName=EXEC_DOCUMENT,
             Parameters={"commands": [shlex.join(entering(words))]},
         )
-        ended = _wait(ssm, sent["Command"]["CommandId"], instance)
+        command = sent["Command"]["CommandId"]
+        try:
+            ended = _wait(ssm, command, instance)
+        except KeyboardInterrupt:
+            ssm.cancel_command(CommandId=command, InstanceIds=[instance])
+            raise
     except CALL_ERRORS as error:
         raise _unreachable(instance, error) from None
     sys.stdout.write(ended["StandardOutputContent"])
     sys.stderr.write(ended["StandardErrorContent"])
+    if len(ended["StandardOutputContent"]) >= _SHOWN:
+        sys.stderr.write(
+            f"\nnote: these are the first {_SHOWN:,} characters, as many as Systems Manager keeps; "
+            "let the command write a file, or cut its output\n"
+        )
     if ended["ResponseCode"] < 0:  # it never began, or was ended
         raise CloudtuneError(f"{instance}: Systems Manager says {ended['StatusDetails']}")
     return int(ended["ResponseCode"])

@@ -212,13 +212,12 @@ def _spot(endpoint: Endpoint, now: float) -> dict[str, dict[str, float]]:
                 change = (entry["Timestamp"].timestamp(), float(entry["SpotPrice"]))
                 by_zone.setdefault(entry["AvailabilityZone"], []).append(change)
     begin = now - _HISTORY.total_seconds()
-    return {
-        name: {
-            zone: max(max(prices)[1], time_weighted_p90(prices, begin, now))
-            for zone, prices in by_zone.items()
-        }
-        for name, by_zone in changes.items()
-    }
+    high: dict[str, dict[str, float]] = {}
+    for name, by_zone in changes.items():
+        for zone, prices in by_zone.items():
+            price = max(max(prices)[1], time_weighted_p90(prices, begin, now))
+            high.setdefault(name, {})[zone] = price
+    return high
 
 
 def time_weighted_p90(changes: Sequence[tuple[float, float]], begin: float, end: float) -> float:

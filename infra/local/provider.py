@@ -38,6 +38,9 @@ class ThisMachine(OnThisMachine):
     def _starts_one(self, folder: Path) -> bool:
         return not in_use(folder)
 
+    def taken(self, home: Path) -> str:
+        return TAKEN if in_use(home / self.folder) else ""
+
     def capacity(self, settings: Settings) -> Mapping[str, int]:
         return {this_machine(settings.slots).name: 1}
 

@@ -38,18 +38,9 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
     `visible` selects and orders them like CUDA_VISIBLE_DEVICES: indices, or prefixes of UUIDs, up
     to the first that doesn't exist. By default all.
     """
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ()
     try:
-        answer = subprocess.run(
-            [command, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_ANSWER_SECONDS,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):  # no driver, or a broken one
+        answer = _ask_driver()
+    except (OSError, subprocess.SubprocessError):  # a broken one
         return ()
     rows = csv.reader(answer.splitlines(), skipinitialspace=True)
     whole = ([part.strip() for part in row] for row in rows if len(row) == _QUERY.count(",") + 1)
@@ -58,6 +49,45 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
         for index, uuid, name, memory in whole
     )
     return all_gpus if visible is None else _visible(all_gpus, visible)
+
+
+def _ask_driver() -> str:
+    """Return what nvidia-smi says of each GPU; "" without a driver.
+
+    Raises:
+        OSError, SubprocessError: it fails.
+    """
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ""
+    return subprocess.run(
+        [command, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_ANSWER_SECONDS,
+    ).stdout
+
+
+def why_no_gpus() -> str:
+    """Return why this process can use no GPU though the machine has a driver; "" if none is meant.
+
+    CUDA_VISIBLE_DEVICES can say that none is: it is empty, or -1.
+    """
+    visible = os.environ.get(VISIBLE)
+    if visible is not None and visible.strip() in {"", "-1"}:
+        return ""
+    try:
+        answer = _ask_driver()
+    except subprocess.CalledProcessError as error:
+        said = " ".join((error.stderr or error.stdout).split())
+        return f"nvidia-smi fails: {said or f'exit code {error.returncode}'}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"nvidia-smi fails: {error}"
+    if answer.strip() and not gpus(visible):
+        mig = "; a part of a GPU (MIG) can't be used" if "MIG" in f"{visible}" else ""
+        return f"{VISIBLE}={visible} names none of this machine's GPUs{mig}"
+    return ""
 
 
 def own_gpus() -> tuple[Gpu, ...]:

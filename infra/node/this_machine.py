@@ -18,7 +18,7 @@ import psutil
 from cloudtune.clock import utc_date
 from cloudtune.errors import UsageError
 from cloudtune.infra.node.boot import LOCAL_VARIABLE, LOGS_VARIABLE, METADATA_VARIABLE
-from cloudtune.infra.node.gpus import Gpu, own_gpus
+from cloudtune.infra.node.gpus import VISIBLE, Gpu, own_gpus, why_no_gpus
 from cloudtune.model.catalog import CPU, LOCAL, Catalog, InstanceType, Offer
 
 _KEPT = "CLOUDTUNE_KEPT_"
@@ -40,9 +40,11 @@ def this_machine(slots: int | None = None) -> InstanceType:
     None means all. Profiles are keyed by the name, so one of other GPUs isn't used.
 
     Raises:
-        UsageError: it has fewer GPUs.
+        UsageError: it has fewer GPUs, or has some that can't be used.
     """
     own = own_gpus()
+    if not own and (why := why_no_gpus()):
+        raise UsageError(f"{why}; to train on this machine's cores write {VISIBLE}=-1")
     if own and slots is not None and slots > len(own):
         raise UsageError(
             f"cloud.slots: this machine has {len(own)} GPUs that may be used, not {slots}; "

@@ -122,7 +122,7 @@ class Slurm(Provider):
             }
             for kind, machine in _kinds(settings)
         }
-        logs = str(home / "slurm")
+        logs = str(home / "slurm" / settings.region)  # each cluster counts its jobs from 1
         return Cloud(_endpoint(settings.region), {"kinds": request, "logs": logs}, {})
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:

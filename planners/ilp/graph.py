@@ -14,6 +14,7 @@ must agree.
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -95,15 +96,14 @@ class Graph:
     @cached_property
     def arcs(self) -> list[list[list[Arc]]]:
         """The arcs by stage, node before and node now; after the last stage those to the end."""
-        layers = zip(self.request.work, self.ways, self.held[:-1], self.held[1:], strict=True)
-        stages = [
-            [
-                [_arc(self.request, stage, held, *each) for each in zip(ways, after, strict=True)]
-                for held in befores
-            ]
-            for stage, ways, befores, after in layers
-        ]
-        return [*stages, [[_end(self.request, held)] for held in self.held[-1]]]
+        request = self.request
+        layers = zip(request.work, self.ways, self.held[:-1], self.held[1:], strict=True)
+        stages = []
+        for stage, ways, befores, afters in layers:
+            nodes = list(zip(ways, afters, strict=True))
+            stages.append([_arcs_from(request, stage, before, nodes) for before in befores])
+        ends = [[_end(request, held)] for held in self.held[-1]]
+        return [*stages, ends]
 
     def choices(self, path: Path) -> list[Way]:
         return [ways[node] for ways, node in zip(self.ways, path, strict=True)]
@@ -225,12 +225,13 @@ def _parts(rentable: Rentable) -> list[Part]:
 
 
 def _keeps_quotas(request: PlanRequest, parts: Sequence[Part]) -> bool:
-    quotas = {offer.quota for offer, *_ in parts} & request.vcpu_quotas.keys()
-    return sum(count for _, count, _ in parts) <= request.max_instances and all(
-        sum(n * offer.instance_type.quota_units for offer, n, _ in parts if offer.quota == quota)
-        <= request.vcpu_quotas[quota]
-        for quota in quotas
-    )
+    instances = sum(count for _, count, _ in parts)
+    units = Counter[str]()
+    for offer, count, _ in parts:
+        units[offer.quota] += count * offer.instance_type.quota_units
+    quotas = request.vcpu_quotas
+    within = all(used <= quotas.get(name, math.inf) for name, used in units.items())
+    return within and instances <= request.max_instances
 
 
 def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
@@ -241,6 +242,12 @@ def _split(parts: Sequence[Part], trials: int) -> Iterator[Way]:
         first = Group(offer, count, width, share, waves)
         rests = _split(others, trials - share) if others else ((),)
         yield from ((first, *rest) for rest in rests)
+
+
+def _arcs_from(
+    request: PlanRequest, stage: Stage, held: HeldFleet, nodes: Sequence[tuple[Way, HeldFleet]]
+) -> list[Arc]:
+    return [_arc(request, stage, held, way, after) for way, after in nodes]
 
 
 def _arc(request: PlanRequest, stage: Stage, held: HeldFleet, way: Way, now: HeldFleet) -> Arc:

@@ -1,5 +1,6 @@
 """The integer program of `planner`: paths, rows for limits, and the debts so far."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -149,10 +150,10 @@ class Master:
                 yield from zip(some, others, strict=True)
 
     def _scale(self, measure: Measure) -> float:
-        least = sum(
-            min(_arc_measure(arc, measure) for tails in stage for arc in tails)
-            for stage in self._graph.arcs
-        )
+        least = 0.0
+        for stage in self._graph.arcs:
+            arcs = itertools.chain.from_iterable(stage)
+            least += min(_arc_measure(arc, measure) for arc in arcs)
         return _SCALE / least if least > 0 else 1.0
 
     def _goal(self, measure: Measure) -> Any:

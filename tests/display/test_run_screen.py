@@ -13,8 +13,10 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.model import events
 from cloudtune.model.plans import Limits
+from cloudtune.policy.base import Brakes
 from cloudtune.runs.report import build
 from tests.builders import scripted, staged
+from tests.builders.events import dry, tick
 from tests.builders.proposals import MIXED, SETTING
 
 
@@ -102,6 +104,27 @@ def test_an_instance_that_never_joined_is_reported_with_its_last_lines() -> None
     asked = [line for line in lines if line.startswith("asks for ")]
     assert len(asked) == 2
     assert "1 x p9.big spot us-east-1a" in asked[1], "another one"
+
+
+def test_a_full_cloud_is_reported_once() -> None:
+    def show(out: Console) -> None:
+        policy = scripted(staged((4, 0, 2, 1, 1.0)), brakes=Brakes(avoid=5.0))
+        screen = RunScreen(out, RunPanel(policy))
+        for event in (
+            events.RunStarted(0.0),
+            dry(2.0, "i000"),
+            tick(8.0),
+            dry(9.0, "i001"),
+            tick(14.0),
+            events.InstanceLaunched(14.5, "i002", "i-002", 14.5),
+        ):
+            screen.watch(event, policy.handle(event))
+
+    assert [line[7:] for line in printed(show)] == [
+        "asks for 1 x g.4x on-demand",
+        "no instance: Dry: none left; it is asked for again from time to time",
+        "i-002 launched; 1 instance rented",
+    ]
 
 
 def progress(**shown: Any) -> list[str]:

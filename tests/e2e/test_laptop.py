@@ -5,13 +5,15 @@ Each is a network, a root and a process tree of its own, as each instance is (do
 
 import json
 import re
+import signal
 import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.bench import Done
+from tests.bench import Done, wait_for
 from tests.outside import Outside
 
 BUCKET = "cloudtune-123456789012-us-east-1-an"
@@ -245,6 +247,21 @@ def enters(outside: Outside, run: str) -> None:
     assert "train.py" in seen.out
     assert "GPU-00000000" in seen.out
     outside("bob", "cloudtune", "exec", run, "head", "--", "echo", "in").succeeded("in")
+    words = ("--", "python3", "-c", "print('x' * 30_000)")
+    cut = outside("bob", "cloudtune", "exec", run, *words).succeeded()
+    assert cut.out == "x" * 24_000
+    assert "these are the first 24,000 characters" in cut.err
+    begun = outside.start("bob", "cloudtune", "exec", run, "--", "sleep", "4321")
+    wait_for(lambda: bool(sleeping("4321")))
+    psutil.Process(begun.pid).children(recursive=True)[-1].send_signal(signal.SIGINT)
+    begun.communicate(timeout=60)
+    wait_for(lambda: not sleeping("4321"))
+
+
+def sleeping(seconds: str) -> list[int]:
+    """Return the processes, in whatever namespace, that sleep for so many seconds."""
+    listed = psutil.process_iter(["pid", "cmdline"])
+    return [it.info["pid"] for it in listed if it.info["cmdline"] == ["sleep", seconds]]
 
 
 def wait_for_nodes(

@@ -46,6 +46,7 @@ def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: 
     second = bench("run", experiment)
     assert second.code == 2
     assert "another run has this machine" in second.err
+    assert second.out == "", "it is refused before anything is planned"
     result = bench.here("status")
     assert machine["id"] in result.out
     assert "$0.00" in result.out

@@ -134,6 +134,7 @@ def entered(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     assert (seen.code, seen.out.split("\n")[-2]) == (3, f"job {job}"), seen.err
     assert "train.py" in seen.out
     assert bench("exec", name, "t00", "--", "true").code == 0
+    assert "in 42" in bench.type_into("shell", name, f"slurm-{job}")
     return run
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cloudtune.model.fleet import Rented
 from cloudtune.model.plans import Forecast, Spread
-from cloudtune.model.progress import OVER
+from cloudtune.model.progress import OVER, TrialProgress
 from cloudtune.model.text import EPOCHS, Scale, machine_text, metric_text, width_text
 from cloudtune.model.trial import rank_key
 from cloudtune.model.units import format_clock, format_dollars
@@ -134,10 +134,7 @@ class RunPanel:
             name = "emulated" if self.emulated else "cost"
             word = "comes to about" if ending is None else ""
             lines += _bar(name, self.dollars(at), self.cost, word, width)
-        # Lost epochs, and those that another trial trained, don't count.
-        trained = sum(
-            sum(epoch <= trial.epoch for epoch in trial.history) for trial in policy.trials.values()
-        )
+        trained = sum(map(_trained_epochs, policy.trials.values()))
         epochs = Bar(trained, None if it is None else it.plan.epochs, None)
         lines += _bar(
             f"{self.scale.unit}s",
@@ -250,6 +247,11 @@ def billed_dollars(policy: RunPolicy, at: float) -> float:
     asked = [rented for rented in policy.fleet.alive() if rented.launched_at is None]
     spent = policy.spent(at) - sum(rented.dollars(at) for rented in asked)
     return spent - len(asked) * policy.state.charges.usd_per_launch
+
+
+def _trained_epochs(trial: TrialProgress) -> int:
+    """Return how many epochs a trial has trained, without lost ones and those of another trial."""
+    return sum(epoch <= trial.epoch for epoch in trial.history)
 
 
 def _state(rented: Rented) -> str:

@@ -87,10 +87,7 @@ def _plan_traces(report: Report, plan: Plan) -> list[Trace]:
     """Return the plan before the run: GPUs, and dollars as they fall due by stage."""
     clock = TimeUnit.until(report.timeline.over_at)
     times, spent = figures.spent_by_stage(plan)
-    sizes = [
-        (stage.begin, float(sum(group.instances * group.offer.gpus for group in stage.groups)))
-        for stage in plan.stages
-    ]
+    sizes = [(stage.begin, float(stage.gpus)) for stage in plan.stages]
     x, y = figures.steps([*sizes, (times[-1], 0.0)], times[-1])
     dash = {"color": figures.PLAN, "dash": "dot", "width": 2}
     gpus = "planned: %{y:.3g} GPUs"

@@ -348,20 +348,24 @@ def compute_accounting(
             for stretch in did:
                 parts[stretch.use].append(page.use(stretch, piece.gpus, session))
     instances = tuple(page.close(charges) for page in pages)
-    whole = {name: total(instance.amounts[name] for instance in instances) for name in CATEGORIES}
+    whole = {}
+    for name in CATEGORIES:
+        whole[name] = total(instance.amounts[name] for instance in instances)
     whole["hourly"] = Amount(0.0, charges.dollars(0, timeline.running(over_at)))
     restarts = list(timeline.restarts())
     return Accounting(
         amounts=whole,
         boot=total(instance.boot for instance in instances),
         instances=instances,
-        trials={
-            trial: {name: total(parts.get(name, ())) for name in USES}
-            for trial, parts in trials.items()
-        },
+        trials={trial: _total_uses(parts) for trial, parts in trials.items()},
         resizes=sum(restart.resized for restart in restarts),
         restarts=len(restarts),
     )
+
+
+def _total_uses(parts: Mapping[str, Iterable[Amount]]) -> dict[str, Amount]:
+    """Return what a trial's uses add up to: all of `USES`."""
+    return {name: total(parts.get(name, ())) for name in USES}
 
 
 def uses(timeline: Timeline) -> Iterator[tuple[SessionSpan, float, list[Stretch]]]:

@@ -126,10 +126,9 @@ def gpu_shares(timeline: Timeline, accounting: Accounting) -> dict[str, list[flo
         if use.use == "training":
             seconds = (use.end - use.begin) * use.share
             trained.setdefault((use.instance, use.gpu), []).append(seconds)
-    return {
-        account.name: [
-            math.fsum(trained.get((account.name, gpu), ())) / max(_SAME, account.seconds)
-            for gpu in range(account.offer.gpus)
-        ]
-        for account in accounting.instances
-    }
+    shares = {}
+    for account in accounting.instances:
+        lived = max(_SAME, account.seconds)
+        parts = [trained.get((account.name, gpu), ()) for gpu in range(account.offer.gpus)]
+        shares[account.name] = [math.fsum(seconds) / lived for seconds in parts]
+    return shares

@@ -187,7 +187,8 @@ class MarketWatch:
         settled = whole and all(rented.joined for rented in view.fleet.staying())
         spot = [rentable.offer for rentable in view.rentables if rentable.offer.market == "spot"]
         if asked:  # that pool has instances; whether others have is unknown
-            rest.shuns = [offer for offer in spot if all(r.offer != offer for r in asked)]
+            there = {rented.offer for rented in asked}
+            rest.shuns = [offer for offer in spot if offer not in there]
         plan = rest.other() if may and settled else None
         # Whatever else is planned now, it doesn't use spot.
         if net.can_finish:
@@ -389,11 +390,11 @@ class SafetyNet:
     @cached_property
     def _late(self) -> float:
         """Seconds by which an on-demand instance and its first trial may be late."""
-        spans = (
-            sum(delay.high - delay.mean for delay in (p.launch, p.boot, p.start))
-            for p in (rentable.profile for rentable in self._request.rentables)
-        )
-        return max(spans, default=0.0)
+        late = 0.0
+        for rentable in self._request.rentables:
+            delays = rentable.profile.launch, rentable.profile.boot, rentable.profile.start
+            late = max(late, sum(delay.high - delay.mean for delay in delays))
+        return late
 
     # ---- what spot puts at stake ------------------------------------------------------------
 

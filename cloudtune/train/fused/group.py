@@ -6,7 +6,7 @@ else. The idea, with operators fused by hand, is HFTA's (Wang et al., MLSys 2021
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,22 +55,20 @@ class Group:
         persistent = self._model.state_dict(keep_vars=True)
         # Including tied weights.
         self._keys = {key: own[id(tensor)] for key, tensor in persistent.items()}
-        values = [
-            {**state.settings, **{self._keys[key]: each for key, each in state.model.items()}}
-            for state in states
-        ]
-        self._values = {
-            name: torch.stack([each[name].detach().to(device) for each in values])
-            for name in own.values()
-        }
+        values = []
+        for state in states:
+            tensors = {self._keys[key]: tensor for key, tensor in state.model.items()}
+            values.append({**state.settings, **tensors})
+        self._values = {}
+        for name in own.values():
+            parts = [each[name].detach().to(device) for each in values]
+            self._values[name] = torch.stack(parts)
         slots = [state.optimizer.get("state", {}) for state in states]
-        self._slots = {
-            name: {slot: self._stack_slot(name, slot, slots) for slot in self._kind.SLOTS}
-            for name in self._trained
-        }
-        steps = [
-            max((float(it.get("step", 0)) for it in each.values()), default=0) for each in slots
-        ]
+        self._slots = {}
+        for name in self._trained:
+            stacked = {slot: self._stack_slot(name, slot, slots) for slot in self._kind.SLOTS}
+            self._slots[name] = stacked
+        steps = list(map(_last_step, slots))
         self._steps = torch.tensor(steps, dtype=torch.float64, device=device)
 
     def _stack_slot(self, name: str, slot: str, slots: Sequence[dict[int, Any]]) -> torch.Tensor:
@@ -147,3 +145,9 @@ class Group:
         # its own gradient ("LSE is not correctly aligned").
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.vmap(of_one, randomness="different")(self._values)
+
+
+def _last_step(state: Mapping[int, Mapping[str, Any]]) -> float:
+    """Return how many steps an optimizer has taken, by its state of each parameter."""
+    steps = [float(each.get("step", 0)) for each in state.values()]
+    return max(steps, default=0.0)

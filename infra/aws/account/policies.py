@@ -391,8 +391,11 @@ def _allow_entry(place: Place) -> list[Document]:
         *_actions("ssmmessages", channels),
         *_actions("ec2messages", messages),
     ]
-    in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
-    return [_allow("BeEntered", actions, condition=in_region)]
+    return [_allow("BeEntered", actions, condition=_in_region(place))]
+
+
+def _in_region(place: Place) -> Document:
+    return {"StringEquals": {"aws:RequestedRegion": place.region}}
 
 
 def _enter(place: Place) -> list[Document]:
@@ -404,6 +407,8 @@ def _enter(place: Place) -> list[Document]:
         _allow("SendCommands", ["ssm:SendCommand"], f"{documents}/{EXEC_DOCUMENT}"),
         _allow("OpenTerminals", ["ssm:StartSession"], f"{documents}/{SHELL_DOCUMENT}"),
         _allow("ReadAnswers", ["ssm:GetCommandInvocation"]),
+        # An interrupted one; AWS can't limit this to a resource.
+        _allow("CancelCommands", ["ssm:CancelCommand"], condition=_in_region(place)),
     ]
 
 

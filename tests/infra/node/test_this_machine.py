@@ -16,7 +16,7 @@ from cloudtune.infra.node.this_machine import (
     model,
     this_machine,
 )
-from tests.infra.mps_stand_in import write_smi
+from tests.infra.mps_stand_in import script_at, write_smi
 
 A10G = "GPU-{0}, NVIDIA A10G, 24000\n"
 METADATA = "http://127.0.0.1:5/_imds/i-1/key"
@@ -45,6 +45,32 @@ def test_without_a_gpu_cores_are_slots(machine: Path, monkeypatch: pytest.Monkey
     assert (result.name, result.gpus, result.gpu, result.vcpus) == ("local-8x-cpu", 8, "cpu", 8)
     assert result.memory_mib > 0
     assert this_machine(3).name == "local-3x-cpu"
+
+
+FAILS = "echo 'NVIDIA-SMI has failed: no running driver'; exit 9"
+
+
+@pytest.mark.parametrize(
+    ("smi", "visible", "why"),
+    [
+        (FAILS, None, "nvidia-smi fails: NVIDIA-SMI has failed: no running driver; to train"),
+        (None, "MIG-3f", r"CUDA_VISIBLE_DEVICES=MIG-3f names none .* \(MIG\) can't be used; to"),
+        (None, "7", "CUDA_VISIBLE_DEVICES=7 names none of this machine's GPUs; to train"),
+    ],
+)
+def test_the_cores_are_not_taken_in_silence(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, smi: str | None, visible: str | None, why: str
+) -> None:
+    if smi is None:
+        write_smi(machine, "0, " + A10G.format(0))
+    else:
+        script_at(machine / "nvidia-smi", smi)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(UsageError, match=why):
+        this_machine()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert this_machine().gpu == "cpu"
 
 
 def test_a_container_s_quota_counts(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

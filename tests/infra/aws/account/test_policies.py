@@ -31,7 +31,7 @@ def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
                 action.partition(":")[2].startswith(("Describe", "Get", "List"))
                 for action in actions(statement)
             )
-            # An agent's own messages, which AWS can't limit to a resource.
+            # An agent's own messages and interrupts, which AWS can't limit to a resource.
             in_region = statement.get("Condition") == IN_REGION
             assert statement["Resource"] != "*" or reading or in_region, statement
             if "ec2:RunInstances" in actions(statement):
