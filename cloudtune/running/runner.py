@@ -457,7 +457,8 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
     if settings.zones or settings.subnet is not None:
         return ()
     if cloud.places:
-        return tuple(cloud.places)
+        first, *others = cloud.places
+        return (*others, first)  # a launch without a zone is at the first place
     return find_provider(settings.provider).zones(cloud)
 
 
