@@ -29,6 +29,7 @@ from pyarrow.fs import FileSelector
 from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.ec2 import Ec2, market_request
+from cloudtune.infra.aws.networks import read_subnets
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator, stop_emulator
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Endpoint
@@ -171,6 +172,7 @@ CONTROLLER: Mapping[str, Callable[[World, Endpoint, str], Any]] = {
     "launch, spot": lambda world, who, node: world.launch(who, "spot"),  # noqa: ARG005
     "see what is rented": lambda world, who, node: Ec2(who).ours("rights"),  # noqa: ARG005
     "see the zones": lambda world, who, node: Ec2(who).zones(),  # noqa: ARG005
+    "see where subnets lead": lambda world, who, node: list(read_subnets(Ec2(who).look, [])),  # noqa: ARG005
     "give back": lambda world, who, node: Ec2(who).terminate([node]),  # noqa: ARG005
     "read a console": _console,
     "prices on demand": lambda world, who, node: price_refresh._on_demand(who),  # noqa: ARG005, SLF001

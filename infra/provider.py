@@ -91,7 +91,8 @@ class Cloud:
     """An open cloud: where to rent instances, and how to request them.
 
     `request` goes unchanged into each request (image, subnet, …), `tags` onto each instance.
-    `subnets` are by zone, if each zone has its own. `close` ends what was started for it on this
+    `places` are the parts of requests that place an instance, by zone, where each zone has its own
+    (`at_place`). `close` ends what was started for it on this
     machine, once no instance is left there.
     """
 
@@ -99,7 +100,7 @@ class Cloud:
     request: Mapping[str, Any]
     tags: Mapping[str, str]
     close: Callable[[], object] = lambda: None
-    subnets: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class HeadOffer:
     """The instance that would carry a run for a machine that can't: its type and its price.
 
     `request` is added to its launch, `tags` to the instance. If the type isn't available, the
-    `second_type` is requested, which costs no more.
+    `second_type` is requested, which costs no more. `places` are as a cloud's: one after another is
+    tried.
     """
 
     instance_type: str
@@ -115,6 +117,7 @@ class HeadOffer:
     request: Mapping[str, Any]
     tags: Mapping[str, str] = field(default_factory=dict)
     second_type: str = ""
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,14 @@ def merge_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
         if isinstance(first[name], Mapping) and isinstance(second[name], Mapping):
             both[name] = merge_requests(first[name], second[name])
     return both
+
+
+def at_place(
+    request: Mapping[str, Any], places: Mapping[str, Mapping[str, Any]], zone: str
+) -> dict[str, Any]:
+    """Return a request at the place of a zone: at the first one if it names none of them."""
+    first: Mapping[str, Any] = next(iter(places.values()), {})
+    return merge_requests(request, places.get(zone, first))
 
 
 def launch_token(run: str, intent: str, instance_type: str, market: str, zone: str) -> str:

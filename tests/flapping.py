@@ -121,7 +121,8 @@ class _Reader:
 
     def _release(self, intent: str, at: float) -> Iterator[str]:
         causes, asked_at = self._asked.get(intent, (-1, 0.0))
-        if at > asked_at + self._brakes.join and intent in self._asked:
+        patience = min(self._brakes.join, self._brakes.least_join)
+        if at > asked_at + patience and intent in self._asked:
             self._lost.add(intent)  # it should have joined long ago
             self._causes += 1
         if intent in self._lost:

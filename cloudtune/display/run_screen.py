@@ -301,11 +301,18 @@ class RunScreen:
         self._tell_trials(at, commands)
         for command in commands:
             if isinstance(command, Release):
-                self._say(at, f"gives {self._name(command.intent)} back")
+                self._say(at, f"gives {self._name(command.intent)} back{self._late(command, at)}")
             elif isinstance(command, KeepInstance):
                 name = self._name(command.intent)
                 until = format_clock(command.until)
                 self._say(at, f"keeps {name} until {until}: look with `cloudtune shell`")
+
+    def _late(self, command: Release, at: float) -> str:
+        """Say so if an instance goes back because it hasn't joined."""
+        rented = self._policy.fleet[command.intent]
+        if not rented.late:
+            return ""
+        return f": it has not joined in {format_seconds(at - rented.requested_at)}"
 
     def _tell_trials(self, at: float, commands: Sequence[Command]) -> None:
         """Print which trials leave, continue and start, and where."""

@@ -3,6 +3,7 @@
 import calendar
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -97,16 +98,24 @@ class SpotBehaviour:
         return 3600.0 / self.losses_per_hour * (1.0 - self.availability) / self.availability
 
 
+# Generations that share a quota on spot: "All P4, P3 and P2 Spot Instance Requests".
+_P_GENERATION = re.compile(r"p\d+")
+_OLD_P = frozenset({"p2", "p3", "p4"})
+
+
 def quota_name(instance_type: InstanceType, market: Market) -> str:
-    """Return the vCPU quota of a type: market and class, as in "spot p"; "spot p5" is its own.
+    """Return the vCPU quota of a type: market and class, as in "spot p".
+
+    On spot P5 and later generations have their own, as in "spot p5".
 
     Emulated types that share this machine have one for all.
     """
     if instance_type.host_permille:
         return THIS_MACHINE
     name = instance_type.name
-    if market == "spot" and name.startswith("p5"):
-        return "spot p5"
+    generation = _P_GENERATION.match(name)
+    if market == "spot" and generation is not None and generation[0] not in _OLD_P:
+        return f"spot {generation[0]}"
     letters = "".join(itertools.takewhile(str.isalpha, name))
     return f"{market} {instance_type.quota_class or letters}"
 

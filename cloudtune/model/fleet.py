@@ -13,9 +13,9 @@ class Rented:
 
     `zone` is where the instance was requested: the offer's zone, or one picked for an offer without
     a zone; "" left it to the cloud. `surplus`: it should go. `lost`: it goes because the cloud
-    takes it or because it never worked. `at_risk`: the cloud may soon take it. It isn't returned
-    before `kept_until` (run seconds), as a person wants to look at it; 0 if nobody does.
-    `last_words` is the end of its console, if it never joined.
+    takes it or because it never worked, `late` if it didn't join in its time. `at_risk`: the cloud
+    may soon take it. It isn't returned before `kept_until` (run seconds), as a person wants to look
+    at it; 0 if nobody does. `last_words` is the end of its console, if it never joined.
     """
 
     intent: str
@@ -27,6 +27,7 @@ class Rented:
     joined: bool = False
     surplus: bool = False
     lost: bool = False
+    late: bool = False
     at_risk: bool = False
     kept_until: float = 0.0
     released: bool = False
@@ -130,6 +131,17 @@ class LaunchBackoff:
         """Record an instance that ended before it joined."""
         self.no_shows += at >= self.relaunch_at
         self.relaunch_at = at + pause
+
+    def note_no_show(self, zone: str, among: Sequence[str], at: float, pause: float) -> None:
+        """Record an instance that never joined; after the second, its zone is left alone.
+
+        Where no zone remains, that is the offer.
+        """
+        self.no_shows += 1
+        if self.no_shows > 1:
+            self.avoided[zone] = at + pause
+            soonest = min(self.avoided.get(name, 0.0) for name in among)
+            self.relaunch_at = max(self.relaunch_at, soonest)
 
     def used_up(self, rounds: int) -> bool:
         """Whether requesting it again is pointless."""

@@ -212,6 +212,11 @@ class ScalingProfile:
         return self.gpu_error > 0 or self.provenance.origin == ASSUMED
 
     @property
+    def knows_boots(self) -> bool:
+        """Whether instances of this type were seen to boot, by the same provider."""
+        return self.boot.n > 0 and self.provenance.origin in {MEASURED, EMULATED}
+
+    @property
     def speed_error(self) -> float:
         """How wrong its epochs may be, whatever the reason, as a relative standard deviation."""
         return math.hypot(self.error, self.gpu_error)

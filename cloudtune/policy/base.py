@@ -42,8 +42,9 @@ class Brakes:
       other failed launch. After `refusals` rounds, a run that can't train a single trial ends.
     - `cleanup`: how often an unconfirmed release is repeated, at most `patience` times.
     - `losses`: how often a trial's workers may vanish without an epoch in between.
-    - `join`: how long an instance may take to join before it is returned. After `refusals`
-      instances that never joined, a run that can't train ends as failed.
+    - `join`: how long an instance may take to join before it is returned. Once it runs, that is at
+      most `slow_boot` times what instances of its type have taken, but no less than `least_join`.
+      After `refusals` instances that never joined, a run that can't train ends as failed.
     """
 
     tick: float = 1.0
@@ -55,6 +56,8 @@ class Brakes:
     patience: int = 10
     losses: int = 3
     join: float = 600.0
+    least_join: float = 120.0
+    slow_boot: float = 2.0
 
     def ahead(self, now: float) -> float:
         """Return when everything could be returned, if decided only at the next tick (run s)."""

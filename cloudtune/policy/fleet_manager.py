@@ -269,7 +269,8 @@ class FleetKeeper:
             if rented.released:
                 ends.append(rented.released_at + brakes.cleanup)
             elif not rented.joined:
-                ends.append(rented.requested_at + brakes.join + brakes.tick)
+                limit = state.join_seconds(rented)
+                ends.append(rented.requested_at + limit + brakes.tick)
         return min(ends, default=state.now)
 
     def release_late(self) -> list[Command]:

@@ -295,6 +295,7 @@ class DelayEstimates:
         self._stopping: dict[TrialId, float] = {}
         self._stopped: dict[TrialId, float] = {}  # seconds that its last stop took
         self._expected: dict[str, Mapping[str, Any]] = {}  # by instance type
+        self.longest_join: dict[str, float] = {}  # seconds from request to join, by type
 
     def note(self, kind: str, delay: Delay, seconds: float) -> None:
         total, count = self._seen.get((kind, delay), (0.0, 0))
@@ -307,6 +308,8 @@ class DelayEstimates:
             kind = rented.offer.instance_type.name
             self.note(kind, "launch", rented.launched_at - rented.requested_at)
             self.note(kind, "boot", at - rented.launched_at)
+            took = at - rented.requested_at
+            self.longest_join[kind] = max(took, self.longest_join.get(kind, 0.0))
 
     def asks(self, trial: TrialId, at: float) -> None:
         self._asked[trial] = at

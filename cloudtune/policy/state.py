@@ -38,6 +38,7 @@ from cloudtune.model.plans import Charges, Limits, Rentable, admits
 from cloudtune.model.progress import OVER, BestResult, LiveTrials, Record, Status, TrialProgress
 from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import Mode, Slice, TrialId, Width, has_diverged
+from cloudtune.model.units import format_seconds
 from cloudtune.policy.base import Brakes, Metric, Move, Noted
 from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.gpu_estimates import GpuEstimates
@@ -384,8 +385,17 @@ class RunState:
         }
 
     def candidate_zones(self, offer: Offer) -> tuple[str, ...]:
-        """Return the zones to request an offer in; "" leaves the zone to the cloud."""
-        return (offer.zone,) if offer.zone else ("", *self.zones)
+        """Return the zones to request an offer in; "" leaves the zone to the cloud.
+
+        Where a trial may span instances, they are requested in one zone: between zones its workers
+        are slower, and each gigabyte costs. Another zone comes after it, if that one refuses.
+        """
+        if offer.zone:
+            return (offer.zone,)
+        if not self.zones or max(self._by_offer[offer].profile.epoch) <= offer.gpus:
+            return ("", *self.zones)
+        held = Counter(rented.zone for rented in self.fleet.alive() if rented.offer == offer)
+        return tuple(sorted(self.zones, key=lambda zone: -held[zone]))
 
     def _drop_sessions_on(self, intent: str, reason: str, noted: Noted) -> None:
         """Drop the sessions on a vanished instance.
@@ -447,11 +457,29 @@ class RunState:
             self.backoff(rented.offer).note_end(event.at, self.brakes.relaunch)
             self.trouble = f"{rented.instance} ended before it joined: {event.reason}"
 
+    def join_seconds(self, rented: Rented) -> float:
+        """Return how long an instance may take from its request until it joins.
+
+        One that waits in a queue hasn't begun to boot.
+        """
+        profile = self._by_offer[rented.offer].profile
+        seen = self.delays.longest_join.get(rented.offer.instance_type.name, 0.0)
+        is_known = seen > 0 or profile.knows_boots
+        if not is_known or rented.launched_at is None:
+            return self.brakes.join
+        usual = max(seen, profile.launch.mean + profile.boot.mean)
+        slow = max(self.brakes.slow_boot * usual, profile.launch.high + profile.boot.high)
+        return min(self.brakes.join, max(self.brakes.least_join, slow))
+
     def _note_no_shows(self) -> None:
         """Give up on instances that should have joined by now."""
         for rented in self.fleet.staying():
-            if not rented.joined and self.now > rented.requested_at + self.brakes.join:
-                self._give_up(rented, f"{rented.instance} never joined the cluster")
+            limit = self.join_seconds(rented)
+            if not rented.joined and self.now > rented.requested_at + limit:
+                rented.late = True
+                self._give_up(
+                    rented, f"{rented.instance} has not joined in {format_seconds(limit)}"
+                )
 
     def _give_up(self, rented: Rented, why: str) -> None:
         """Mark an instance that is of no use for return: it may still bill."""
@@ -460,7 +488,9 @@ class RunState:
         if not rented.joined:
             self.disturbances += 1
             self.mishaps += 1
-            self.backoff(rented.offer).no_shows += 1
+            self.backoff(rented.offer).note_no_show(
+                rented.zone, self.candidate_zones(rented.offer), self.now, self.brakes.avoid
+            )
             self.trouble = why
 
     def current(self, session: str) -> TrialProgress | None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,6 +14,13 @@ from cloudtune.errors import CleanupError, CloudtuneError, DetachedError, UsageE
 from cloudtune.experiment import Experiment
 from cloudtune.infra.environments.bootstrap import lay
 from cloudtune.infra.environments.imports import missing_imports
+from cloudtune.infra.environments.index import (
+    CERTIFICATES,
+    export_lines,
+    hosts,
+    index_variables,
+    read_certificates,
+)
 from cloudtune.infra.environments.spec import requirement_files
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.bundle import Order, pack
@@ -199,6 +207,7 @@ def _launch(
 
     store.remove(BOOT)  # of the head before this one
     key = _sealed_into(store, values)
+    index = _write_index(store)
     with control.interruptible() as interruption:  # an interrupt waits for the head's id
         head = launch.launch(
             _calls(remote),
@@ -208,6 +217,7 @@ def _launch(
             lambda user_data: {"UserData": user_data},
             boot_log=upload_address(store.make_uri(BOOT), UPLOAD_SECONDS),
             key=key,
+            index=index,
             say=to_stderr,
         )
     run = HeadRun(folder, remote, head)
@@ -224,6 +234,21 @@ def _sealed_into(store: HeadStore, values: Mapping[str, str]) -> str:
     sealed, key = seal(values)
     store.write(VARIABLES, sealed)
     return key
+
+
+def _write_index(store: HeadStore) -> str:
+    """Return the lines that name this machine's package index to a head; "" without one."""
+    variables = index_variables(os.environ)
+    if not variables:
+        return ""
+    to_stderr(
+        f"note: the head installs from the index of this machine: {', '.join(hosts(variables))}"
+    )
+    certificates = read_certificates(os.environ)
+    if not certificates:
+        return export_lines(variables)
+    store.write(CERTIFICATES, certificates)
+    return export_lines(variables, store.make_uri(CERTIFICATES))
 
 
 class Following:

@@ -300,7 +300,7 @@ class Runner:
             lease_end=self.lease_end,
             request=self.cloud.request,
             tags=self.cloud.tags,
-            subnets=self.cloud.subnets,
+            places=self.cloud.places,
             join_seconds=self.join_seconds,
             deadline=self.lease_end - LEASE_GRACE_SECONDS,
             delivery=self._delivery(),
@@ -456,8 +456,9 @@ def _zones(experiment: Experiment, cloud: Cloud) -> tuple[str, ...]:
     settings = experiment.cloud
     if settings.zones or settings.subnet is not None:
         return ()
-    if settings.subnets:
-        return tuple(settings.subnets)
+    if cloud.places:
+        first, *others = cloud.places
+        return (*others, first)  # a launch without a zone is at the first place
     return find_provider(settings.provider).zones(cloud)
 
 

@@ -12,7 +12,7 @@ from cloudtune.infra.aws.account.inventory import QUOTAS, lets_itself_in, quota,
 from cloudtune.infra.aws.ec2 import Ec2, market_request
 from cloudtune.infra.aws.errors import CALL_ERRORS, error_code, refusal_kind
 from cloudtune.infra.aws.price_refresh import read_price
-from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Preflight, merge_requests
+from cloudtune.infra.provider import Cloud, Endpoint, HeadOffer, Preflight, at_place, merge_requests
 from cloudtune.model.catalog import InstanceType, Market, quota_name
 
 # What would be launched: a type, on a market.
@@ -53,9 +53,9 @@ class Preflights:
     def of_head(self, head: HeadOffer, launches: Sequence[Launch], *, is_open: bool) -> Preflight:
         """Return what would refuse a head, or all the launches that are its to make."""
         request = {**head.request, "InstanceType": head.instance_type}
-        error = self.ec2.try_launch(self.tags, request)
         problems = []
-        if error is not None and _is_refusal(error) and error_code(error) != _UNSUPPORTED:
+        error = self._try_head(head, request)
+        if error is not None and error_code(error) != _UNSUPPORTED:
             problems.append(_text(f"the head, a {head.instance_type},", error))
         rooms = _Rooms(self.cloud.endpoint, launches)
         without_room: list[Launch] = []
@@ -64,6 +64,16 @@ class Preflights:
                 without_room += group
         problems += rooms.lacking(without_room, self.regions)
         return Preflight(tuple(problems or self._find_blocks(request)))
+
+    def _try_head(self, head: HeadOffer, request: Mapping[str, Any]) -> Exception | None:
+        """Return what would refuse a head wherever it may be placed; None if one place will do."""
+        refusal = None
+        for zone in head.places or ("",):
+            error = self.ec2.try_launch(self.tags, at_place(request, head.places, zone))
+            if error is None or not _is_refusal(error):
+                return None
+            refusal = error
+        return refusal
 
     def of_launches(
         self, launches: Sequence[Launch], zones: Sequence[str] = (), *, is_open: bool
@@ -253,9 +263,9 @@ def _elsewhere(
 
 def _places(cloud: Cloud, zones: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the parts of requests that place an instance in each zone; {} leaves it to EC2."""
-    if cloud.subnets:
-        for zone in zones or cloud.subnets:
-            yield {"SubnetId": cloud.subnets[zone]}
+    if cloud.places:
+        named = [cloud.places[zone] for zone in zones if zone in cloud.places]
+        yield from named or cloud.places.values()
     elif zones:
         for zone in zones:
             yield {"Placement": {"AvailabilityZone": zone}}

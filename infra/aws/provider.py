@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -16,16 +17,18 @@ from cloudtune.infra.aws import pricing
 from cloudtune.infra.aws.account.policies import head_role
 from cloudtune.infra.aws.requests import check_request, ending_its_disks
 from cloudtune.infra.aws.this_instance import this_instance
+from cloudtune.infra.environments.index import index_variables
 from cloudtune.infra.node.boot import metadata
 from cloudtune.infra.provider import RUN_TAG, Cloud, Endpoint, HeadOffer, Preflight, Provider
 from cloudtune.model.catalog import quota_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
     from cloudtune.infra.aws.ec2 import Ec2
+    from cloudtune.infra.aws.networks import Network
     from cloudtune.model.catalog import Catalog, InstanceType, Market, Offer
     from cloudtune.model.commands import Launch
     from cloudtune.model.scaling import ScalingProfile
@@ -179,24 +182,20 @@ class Aws(Ec2Speaking):
         profiles: Sequence[ScalingProfile] = (),
         adopt: bool = False,
     ) -> Cloud:
+        from cloudtune.infra.aws import networks  # noqa: PLC0415  boto3 takes long
+
         settings = experiment.cloud
-        request = {**ending_its_disks(settings.request), "ImageId": settings.image}
-        if settings.subnet is not None:
-            request["SubnetId"] = settings.subnet
-        elif settings.subnets:
-            request["SubnetId"] = next(iter(settings.subnets.values()))
-        if settings.security_group is not None:
-            request["SecurityGroupIds"] = [settings.security_group]
-        if settings.instance_profile is not None:
-            request["IamInstanceProfile"] = {"Name": settings.instance_profile}
         endpoint = Endpoint(settings.region)
-        return Cloud(endpoint, request, settings.tags, subnets=settings.subnets)
+        network = networks.read_network(self.calls(endpoint), settings)
+        places = networks.find_places(network, settings, networks.instances_of(settings))
+        return Cloud(endpoint, _request(settings), settings.tags, places=places)
 
     def preflight(
         self, experiment: Experiment, head: HeadOffer | None, offers: Sequence[Offer] = ()
     ) -> Preflight:
         """Return what EC2 would refuse, by dry runs and by look-ups as far as permitted."""
-        from cloudtune.infra.aws.preflight import Preflights  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws import networks  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.preflight import Preflights  # noqa: PLC0415
         from cloudtune.infra.aws.rights import lacking_rights  # noqa: PLC0415
 
         settings = experiment.cloud
@@ -210,13 +209,23 @@ class Aws(Ec2Speaking):
                 (kind, market) for kind in types for market in _markets(settings)
             )
         lacking = list(lacking_rights(experiment, has_head=head is not None))
+        network = networks.read_network(self.calls(cloud.endpoint), settings)
+        kinds = [networks.instances_of(settings)]
         if head is not None:
+            kinds.insert(0, networks.HEAD)
+            lacking += _missing_packages(experiment, network)
             checked = checks.of_head(head, list(launches), is_open=settings.is_open)
-            return replace(checked, problems=(*checked.problems, *lacking))
-        here = this_instance()
-        obstacles = here.obstacles(settings) if here else ()
-        checked = checks.of_launches(list(launches), settings.zones, is_open=settings.is_open)
-        return replace(checked, problems=(*obstacles, *checked.problems, *lacking))
+        else:
+            here = this_instance()
+            lacking += here.obstacles(settings) if here else ()
+            checked = checks.of_launches(list(launches), settings.zones, is_open=settings.is_open)
+        lacking += filter(None, map(network.find_problem, kinds))
+        notes = dict.fromkeys(line for needs in kinds for line in network.notes(needs))
+        return replace(
+            checked,
+            problems=(*lacking, *checked.problems),
+            notes=(*checked.notes, *notes),
+        )
 
     def clouds_in_use(self, home: Path, regions: Collection[str], asked: str | None) -> list[Cloud]:
         """Return EC2 in each region that a run of this machine used, or that is requested."""
@@ -229,10 +238,8 @@ class Aws(Ec2Speaking):
         Raises:
             UsageError: its price is unknown.
         """
-        from cloudtune.infra.aws.price_refresh import (  # noqa: PLC0415  boto3 takes long
-            latest_quotes,
-            read_price,
-        )
+        from cloudtune.infra.aws import networks  # noqa: PLC0415  boto3 takes long
+        from cloudtune.infra.aws.price_refresh import latest_quotes, read_price  # noqa: PLC0415
 
         here = None if force else this_instance()
         if here is not None and not list(here.obstacles(experiment.cloud)):
@@ -251,14 +258,16 @@ class Aws(Ec2Speaking):
                 f"the price of the head, a {kind} in {endpoint.region}, could not be had; try "
                 "again, or run it on a machine of yours within the VPC (--here)"
             )
-        cloud = self.open(experiment, home, pace=False)
-        theirs = experiment.cloud.request.keys() - _FOR_HEADS_TOO
-        request = {name: value for name, value in cloud.request.items() if name not in theirs}
+        settings = experiment.cloud
+        network = networks.read_network(self.calls(endpoint), settings)
+        places = networks.find_places(network, settings, networks.HEAD)
+        theirs = settings.request.keys() - _FOR_HEADS_TOO
+        request = {name: value for name, value in _request(settings).items() if name not in theirs}
         request["IamInstanceProfile"] = {"Name": head_role(endpoint.region)}
         # It boots from the same image as the others: with a disk of that size, and an address.
         price += experiment.charges.per_instance_hour or 0.0
         second = "" if own_type else pricing.SECOND_HEAD_TYPE
-        return HeadOffer(kind, price, request, experiment.cloud.tags, second)
+        return HeadOffer(kind, price, request, settings.tags, second, places)
 
     def enter(self, endpoint: Endpoint, home: Path, instance: str, words: Sequence[str]) -> int:
         from cloudtune.infra.aws import entering  # noqa: PLC0415  boto3 takes long
@@ -283,6 +292,29 @@ class Aws(Ec2Speaking):
                 "(cloudtune docs aws); "
                 f"this one has no instance metadata ({error})"
             ) from None
+
+
+def _missing_packages(experiment: Experiment, network: Network) -> Iterator[str]:
+    """Yield a line if the head couldn't install what neither its image nor the storage has."""
+    from cloudtune.infra.aws.account.inventory import run_defaults  # noqa: PLC0415  boto3
+    from cloudtune.infra.environments.bootstrap import is_packed  # noqa: PLC0415  pyarrow
+
+    problem = network.find_missing_packages()
+    if not problem or index_variables(os.environ):
+        return
+    usual = run_defaults(Endpoint(network.region)).cloud["image"]
+    if experiment.cloud.image == usual and not is_packed(experiment.storage):
+        yield problem
+
+
+def _request(settings: Settings) -> dict[str, Any]:
+    """Return what goes into each launch, wherever it is placed."""
+    request = {**ending_its_disks(settings.request), "ImageId": settings.image}
+    if settings.security_group is not None:
+        request["SecurityGroupIds"] = [settings.security_group]
+    if settings.instance_profile is not None:
+        request["IamInstanceProfile"] = {"Name": settings.instance_profile}
+    return request
 
 
 def _markets(settings: Settings) -> Sequence[Market]:

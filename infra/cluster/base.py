@@ -31,11 +31,11 @@ class Rental:
     `gpus` has the GPUs of each instance type that may be requested. An instance ends itself
     `lease_seconds` after its request, at `lease_end` (Unix time) at the latest. It always has
     `join_seconds` to boot and be renewed, but not past the `deadline` (Unix time) of the run.
-    `request` goes unchanged into each request (image, subnet, …), except that `subnets` may have
-    the subnet of the launch's zone; `tags` are added to our own. Instances upload their boot output
-    into the folder `boot_logs` (a URI), if that is in S3. Instances that are this machine train in
-    a folder of links to the user's own, with copies of its `source_files`; others, for which that
-    is None, get a copy of what is sent.
+    `request` goes unchanged into each request (image, group, …), with the part of the launch's zone
+    of `places`; `tags` are added to our own. Instances upload their boot output into the folder
+    `boot_logs` (a URI), if that is in S3. Instances that are this machine train in a folder of
+    links to the user's own, with copies of its `source_files`; others, for which that is None, get
+    a copy of what is sent.
     """
 
     run: str
@@ -47,7 +47,7 @@ class Rental:
     tags: Mapping[str, str]
     join_seconds: float = 900.0
     deadline: float = math.inf
-    subnets: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     delivery: Delivery = field(default_factory=Delivery)
     boot_logs: str = ""
     source_files: Collection[str] | None = None

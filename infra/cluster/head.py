@@ -31,6 +31,7 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import JoinedNode, Rental
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
+from cloudtune.infra.environments.index import CERTIFICATES_VARIABLE, export_lines
 from cloudtune.infra.node import ray_access
 from cloudtune.infra.node.boot import INSTANCE_LABEL, INTENT_LABEL, UPLOAD_SECONDS, Join, user_data
 from cloudtune.infra.node.lease import first_lease
@@ -38,7 +39,7 @@ from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.process_group import free_port
 from cloudtune.infra.node.ray_agent import GROUPS, NodeAgent, find_actor
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, write_atomically
-from cloudtune.infra.provider import find_provider, merge_requests
+from cloudtune.infra.provider import at_place, find_provider, merge_requests
 from cloudtune.infra.sent_files import link_folder, link_sent_files
 from cloudtune.model.commands import Launch
 from cloudtune.model.serialization import decode, encode
@@ -440,17 +441,20 @@ class RayHead:
         # As in its tag: beyond that, another machine's `gc` would treat it as an orphan.
         join = Join(self.address, launch.intent, gpus, intent.asked_at + intent.lease)
         lease = first_lease(intent.asked_at, intent.asked_at + intent.first)
-        script = user_data(join, lease, self.token, self.rental.delivery, intent.boot_log)
+        index = ""
+        if self.rental.delivery.commands:  # nothing else there installs packages
+            index = export_lines(os.environ, os.environ.get(CERTIFICATES_VARIABLE, ""))
+        script = user_data(
+            join, lease, self.token, self.rental.delivery, boot_log=intent.boot_log, index=index
+        )
         own = find_provider(self.rental.endpoint.provider).launch_request(launch, script)
-        request = merge_requests(self.rental.request, own)
-        if launch.zone in self.rental.subnets:
-            request["SubnetId"] = self.rental.subnets[launch.zone]
+        request = at_place(self.rental.request, self.rental.places, launch.zone)
         return {
             "resources": {"CPU": 0, "GPU": gpus},
             "labels": {INTENT_LABEL: launch.intent},
             "min_workers": count,
             "max_workers": count,
-            "node_config": request,
+            "node_config": merge_requests(request, own),
         }
 
 

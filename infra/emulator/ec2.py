@@ -32,6 +32,7 @@ from cloudtune.infra.node import this_machine as local
 from cloudtune.infra.node.boot import LOCAL_VARIABLE
 
 DEFAULT_REGION = "us-east-1"
+_PUBLIC = "203.0.113.1"  # nobody's (RFC 5737)
 _MAC = "02:00:00:00:00:01"
 _CONSOLE_BYTES = 64 * 1024  # what EC2 keeps of it
 
@@ -74,7 +75,8 @@ class EmulatedEC2:
         address = self.machines.housing.address()
         primary.private_ip_address = address
         primary.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": address}]
-        primary.public_ip = None  # moto makes one up, and it might be somebody's
+        if primary.public_ip:
+            primary.public_ip = _PUBLIC  # moto makes one up, and it might be somebody's
         instance.launch_time += timedelta(seconds=self.clock.offset)
         kind = pricing.instance_types().get(instance.instance_type)
         market: Market = "spot" if instance.lifecycle == "spot" else "on-demand"
@@ -124,7 +126,8 @@ class EmulatedEC2:
             return {**parameters, "MinCount": count}
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][region]
         zone = parameters.get("Placement.AvailabilityZone", "")
-        if subnet := parameters.get("SubnetId"):
+        subnet = parameters.get("SubnetId") or parameters.get("NetworkInterface.1.SubnetId")
+        if subnet:
             zone = backend.get_subnet(subnet).availability_zone
         is_spot = parameters.get("InstanceMarketOptions.MarketType") == "spot"
         instance_type = parameters.get("InstanceType", "")

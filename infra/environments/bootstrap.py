@@ -104,19 +104,36 @@ class Foundation:
         )
 
 
+def _python() -> str:
+    return f"3.{sys.version_info.minor}"  # uv has few patch levels, and images have others
+
+
+def _place(root: Path, pins: Sequence[str]) -> Path:
+    inputs = json.dumps(["head", _python(), pins, code_hash(), str(root)])
+    return root / hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
+
+
+def is_packed(storage: str) -> bool:
+    """Whether a storage has the environment of an earlier head, so that none is installed.
+
+    Raises:
+        StorageError: the storage can't be reached.
+    """
+    pins, _ = release_pins()
+    return EnvironmentCache(storage, _place(ROOT, pins)).pack() is not None
+
+
 def lay(storage: str, root: Path = ROOT) -> Foundation:
     """Put the files for a head's environment into a storage, once for equal code.
 
     Raises:
         StorageError: the storage can't be reached.
     """
-    python = f"3.{sys.version_info.minor}"  # uv has few patch levels, and images have others
+    python = _python()
     pins, unhashed = release_pins()
-    inputs = json.dumps(["head", python, pins, code_hash(), str(root)])
-    digest = hashlib.sha256(inputs.encode()).hexdigest()[:_DIGITS]
-    place = root / digest
+    place = _place(root, pins)
     data = _source(pins, f"{place}.source")
-    uri = f"{storage.rstrip('/')}/{FOLDER}/{digest}/source.tar.gz"
+    uri = f"{storage.rstrip('/')}/{FOLDER}/{place.name}/source.tar.gz"
     with storage_errors(uri):
         fs, path = filesystem(uri)
         if fs.get_file_info(path).size != len(data):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtune.errors import UsageError
+from cloudtune.infra.environments.index import CERTIFICATES_VARIABLE, export_lines
 
 # The limit of user data before encoding (EC2 user guide, Run commands when you launch, 2026-11).
 MOST_BYTES = 16 * 1024
@@ -88,7 +89,8 @@ class Delivery:
         Raises:
             UsageError: it doesn't.
         """
-        over = len(self.lines().encode()) + _REST_BYTES - MOST_BYTES
+        index = export_lines(os.environ, os.environ.get(CERTIFICATES_VARIABLE, ""))
+        over = len(f"{self.lines()}{index}".encode()) + _REST_BYTES - MOST_BYTES
         if over > 0:
             raise UsageError(
                 f"setup.commands: {over} bytes too long for the user data of an instance; put them "

@@ -22,6 +22,7 @@ from cloudtune.infra.provider import (
     Calls,
     HeadOffer,
     Instance,
+    at_place,
     launch_token,
 )
 from cloudtune.model.serialization import decode
@@ -87,11 +88,11 @@ def parse_tag(tag: str) -> str | None:
     return tag.removesuffix(_TAIL) if tag.endswith(_TAIL) else None
 
 
-def user_data(remote: Remote, boot_log: str = "", key: str = "") -> str:
+def user_data(remote: Remote, boot_log: str = "", key: str = "", index: str = "") -> str:
     """Return the script that a head runs at boot; it first sets the lease, as on every instance.
 
     Its output goes to the console, and to the address `boot_log` if there is one. `key` opens the
-    variables that the head was sent, if any.
+    variables that the head was sent, if any; `index` are lines that name a package index.
     """
     lease = first_lease(remote.asked_at, remote.until)
     laid = remote.foundation
@@ -102,6 +103,7 @@ def user_data(remote: Remote, boot_log: str = "", key: str = "") -> str:
         f"{lease}"
         "export HOME=/root\n"
         f"{uploading(boot_log)}"
+        f"{index}"
         f"{python.lines()}"
         f"{exported}"
         f"\"$python\" -m cloudtune.infra.heads.head_runner --at '{remote.storage}' "
@@ -119,14 +121,15 @@ def launch(
     *,
     boot_log: str = "",
     key: str = "",
+    index: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Launch a run's head, and return its id; for the same attempt again, the same one.
 
     `request(user data)` returns the launch's request on top of `offer.request`; `boot_log` is an
     address to which the head may upload its boot output. `remote` must have been saved before, so
-    that a repeated call is identical. `key` opens the variables that the head was sent, if any.
-    `say` reports if the type isn't the offer's.
+    that a repeated call is identical. `key` opens the variables that the head was sent, if any;
+    `index` are lines that name a package index. `say` reports each place that had none.
 
     Raises:
         CloudtuneError: the cloud refused, and nothing was launched; or it gave no answer, and the
@@ -141,33 +144,46 @@ def launch(
         PRICE_TAG: f"{offer.usd_per_hour:g}",
         "Name": f"cloudtune {run}",
     }
-    wanted = {**offer.request, **request(user_data(remote, boot_log, key))}
-    instance_type = offer.instance_type
-    left = _TRIES
-    while True:
-        token = launch_token(head_tag(run), f"{INTENT}-{remote.attempt}", instance_type, "", "")
+    wanted = {**offer.request, **request(user_data(remote, boot_log, key, index))}
+    types = dict.fromkeys([offer.instance_type, offer.second_type or offer.instance_type])
+    attempts = [(kind, zone) for kind in types for zone in offer.places or ("",)]
+    for instance_type, zone in attempts:
+        is_last = (instance_type, zone) == attempts[-1]
+        asked = {**at_place(wanted, offer.places, zone), "InstanceType": instance_type}
+        token = launch_token(head_tag(run), f"{INTENT}-{remote.attempt}", instance_type, "", zone)
         try:
-            return calls.run_instance(token, tags, {**wanted, "InstanceType": instance_type})
+            return _ask(calls, token, tags, asked, tries=_TRIES)
         except calls.errors as error:
             sure = calls.is_definite(error)
             is_permanent = sure and calls.is_permanent(calls.code(error))
-            left -= 1
-            if left and not is_permanent:
-                time.sleep(_PAUSE_SECONDS)
-                continue
             is_of_type = not is_permanent or _FREE_PLAN in str(error)
-            if not (sure and is_of_type) or instance_type == (offer.second_type or instance_type):
-                if sure:
-                    raise CloudtuneError(
-                        f"the head was refused: {error}; nothing was launched"
-                    ) from None
+            if not sure:
                 raise CloudtuneError(
                     f"the head can't be had: {error}; it may have been launched: `cloudtune "
                     "status` tells, and its lease ends it"
                 ) from None
-            say(f"note: no head of type {instance_type}: {error}; {offer.second_type} then")
-            instance_type = offer.second_type
-            left = _TRIES
+            if is_last or not is_of_type:
+                raise CloudtuneError(
+                    f"the head was refused: {error}; nothing was launched"
+                ) from None
+            where = f" in {zone}" if zone else ""
+            say(f"note: no head of type {instance_type}{where}: {error}")
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _ask(
+    calls: Calls, token: str, tags: Mapping[str, str], request: Mapping[str, Any], *, tries: int
+) -> str:
+    """Launch a head; ask again with the same token while that may help."""
+    while True:
+        try:
+            return calls.run_instance(token, tags, request)
+        except calls.errors as error:
+            tries -= 1
+            is_permanent = calls.is_definite(error) and calls.is_permanent(calls.code(error))
+            if is_permanent or not tries:
+                raise
+        time.sleep(_PAUSE_SECONDS)
 
 
 def live_heads(calls: Calls, run: str) -> list[Instance]:

@@ -77,12 +77,18 @@ class Join:
 
 
 def user_data(
-    join: Join, lease: str, token: str, delivery: Delivery | None = None, boot_log: str = ""
+    join: Join,
+    lease: str,
+    token: str,
+    delivery: Delivery | None = None,
+    *,
+    boot_log: str = "",
+    index: str = "",
 ) -> str:
     """Return the script that EC2 runs when the instance boots; `token` admits it to the cluster.
 
     `delivery` says how it gets its Python; None means from its image. Output goes to the console,
-    and to the address `boot_log` if there is one.
+    and to the address `boot_log` if there is one. `index` are lines that name a package index.
 
     The script first sets the last brake on money (`lease`, the lines of `first_lease`): the machine
     powers itself off at that time, and so terminates, whatever happens to the controller.
@@ -95,6 +101,7 @@ def user_data(
         "#!/bin/bash\n"
         f"{lease}"
         f"{uploading(boot_log)}"
+        f"{index}"
         f"{(delivery or Delivery()).lines()}"
         f"export {TOKEN_VARIABLE}={token}\n"  # arguments are visible in process lists
         f'exec "$python" -m cloudtune.infra.node.boot {arguments}\n'

@@ -341,10 +341,10 @@ def test_the_permissions_for_aws_are_those_that_are_used() -> None:
     allowed = {name for item in asked for name in ([item] if isinstance(item, str) else item)}
     source = "".join(
         Path(ec2.__file__).with_name(name).read_text("utf-8")
-        for name in ("ec2.py", "price_refresh.py")
+        for name in ("ec2.py", "networks.py", "price_refresh.py")
     )
     called = set(re.findall(r"\b_?(?:client|launcher|ec2)\.([a-z_]+)\(", source))
-    called |= set(re.findall(r'get_paginator\("(\w+)"\)', source))
+    called |= set(re.findall(r'(?:get_paginator|look)\("(\w+)"', source))
     called -= {"get_paginator", "get_products", "close"}
     used = {"ec2:" + name.title().replace("_", "") for name in called}
     assert allowed == used | {"ec2:CreateTags", "iam:PassRole", "pricing:GetProducts"}

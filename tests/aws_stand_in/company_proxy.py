@@ -6,10 +6,12 @@ answers whatever is asked.
 
 import datetime as dt
 import http.client
+import ipaddress
 import socketserver
 import ssl
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +27,7 @@ SIGNED_PATH = "X-Signed-Path"
 BUNDLE = "company-ca.pem"
 _OF_A_HOP = {"Transfer-Encoding", "Content-Length", "Connection"}
 _DAY = dt.timedelta(days=1)
+_SILENCE = 300.0  # longer than anybody waits
 
 
 class CompanyProxy(socketserver.ThreadingTCPServer):
@@ -63,8 +66,8 @@ class CompanyProxy(socketserver.ThreadingTCPServer):
         builder = builder.not_valid_before(now - _DAY).not_valid_after(now + _DAY)
         builder = builder.add_extension(x509.BasicConstraints(ca, None), critical=True)
         if not ca:
-            names = x509.SubjectAlternativeName([x509.DNSName(name)])
-            builder = builder.add_extension(names, critical=False)
+            named = _address(name) if name[0].isdigit() else x509.DNSName(name)
+            builder = builder.add_extension(x509.SubjectAlternativeName([named]), critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
     def context(self, name: str) -> ssl.SSLContext:
@@ -87,25 +90,38 @@ class CompanyProxy(socketserver.ThreadingTCPServer):
         return context
 
 
+def _address(name: str) -> x509.GeneralName:
+    return x509.IPAddress(ipaddress.ip_address(name))
+
+
 class NamesOfAws(socketserver.ThreadingTCPServer):
     """Where the names of AWS lead without a proxy: what is asked there, `proxy` passes on.
 
-    `log` gets a line for each connection: whose, and the name that was asked for.
+    `log` gets a line for each connection: whose, and the name that was asked for. Whoever has no
+    route to it, as `reaches` says of an address and a name, gets no answer.
     """
 
     daemon_threads = True
 
-    def __init__(self, proxy: CompanyProxy, address: str, log: Path) -> None:
+    def __init__(
+        self, proxy: CompanyProxy, address: str, log: Path, reaches: Callable[[str, str], bool]
+    ) -> None:
         super().__init__((address, 443), _Direct)
         self.proxy = proxy
+        self._reaches = reaches
         self.log = log
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.sni_callback = self._choose
 
-    def _choose(self, connection: Any, name: str | None, _: ssl.SSLContext) -> None:
+    def _choose(self, connection: Any, name: str | None, _: ssl.SSLContext) -> int | None:
+        address = connection.getpeername()[0]
+        if not self._reaches(address, name or ""):
+            time.sleep(_SILENCE)
+            return int(ssl.ALERT_DESCRIPTION_ACCESS_DENIED)
         connection.context = self.proxy.context(name or "")
         with self.log.open("a") as log:
-            log.write(f"{connection.getpeername()[0]} {name}\n")
+            log.write(f"{address} {name}\n")
+        return None
 
 
 class _PassesOn(BaseHTTPRequestHandler):

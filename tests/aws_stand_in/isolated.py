@@ -16,7 +16,7 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.scenario import Scenario
 from cloudtune.infra.emulator.server import QuietHandler
 from cloudtune.infra.node.gpus import STAND_IN
-from tests.aws_stand_in import image, names, network
+from tests.aws_stand_in import image, names, network, routes
 from tests.aws_stand_in.company_proxy import CompanyProxy, NamesOfAws
 from tests.aws_stand_in.computer import spawn
 from tests.aws_stand_in.rules import StandIn
@@ -50,13 +50,18 @@ class IsolatedStandIn(StandIn):
             host = access.endpoint.removeprefix("http://")
             return application({**environ, "PATH_INFO": path, "HTTP_HOST": host}, respond)
 
+        def reaches(address: str, name: str) -> bool:
+            """Whether whoever has an address has a route to a name of AWS; others do."""
+            machine = next((it for it in machines.live() if it.address == address), None)
+            return machine is None or routes.leads_to(machine, name)
+
         server = make_server(
             network.METADATA, 80, by_address, threaded=True, request_handler=QuietHandler
         )
         home = machines.folder.parent
         proxy = CompanyProxy(access.endpoint, home, network.PROXY)
         names.write(home, self.host)
-        aws = NamesOfAws(proxy, self.host, home / names.LOG)
+        aws = NamesOfAws(proxy, self.host, home / names.LOG, reaches)
         for served in (server, proxy, aws, names.NameServer(self.host)):
             threading.Thread(target=served.serve_forever, args=[0.1], daemon=True).start()
 

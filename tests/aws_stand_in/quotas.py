@@ -58,6 +58,7 @@ QUOTAS = [
     _quotas("P", ("p",), "p3.2xlarge", "L-417A185B", "")[0],
     _quotas("P4, P3 and P2", ("p2", "p3", "p4"), "p3.2xlarge", "", "L-7212CCBC")[1],
     _quotas("P5", ("p5",), "p5.48xlarge", "", "L-C4BD4855")[1],
+    _quotas("P6", ("p6",), "p6-b200.48xlarge", "", "L-00000006")[1],  # a code of ours
     *_quotas("Standard", _STANDARD, "m7i.large", "L-1216C47A", "L-34B43A08"),
 ]
 

@@ -29,7 +29,7 @@ from cloudtune.infra.emulator.machines import RunningMachines
 from cloudtune.infra.emulator.requests import Access, Ec2Error, Signed
 from cloudtune.infra.emulator.rules import AccessRules
 from cloudtune.infra.emulator.scenario import Scenario
-from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals
+from tests.aws_stand_in import ec2_rights, images, other_rights, quotas, refusals, routes
 from tests.aws_stand_in.commands import Commands
 from tests.aws_stand_in.company_proxy import SIGNED_HOST, SIGNED_PATH
 from tests.aws_stand_in.launches import Launch
@@ -84,6 +84,7 @@ class StandIn(AccessRules):
     def check(self, signed: Signed, parameters: Mapping[str, str]) -> None:
         backend = _ec2(signed.region)
         images.register(backend)
+        routes.register(backend)
         launch = Launch(parameters, backend) if parameters.get("Action") == "RunInstances" else None
         if launch is not None:
             refusals.check_names(launch)
@@ -177,16 +178,20 @@ class StandIn(AccessRules):
         return answer
 
     def _reaches_ssm(self, machine: Machine) -> bool:
-        """Whether the agent of a machine may connect to Systems Manager, by the machine's role."""
+        """Whether the agent of a machine may connect to Systems Manager, by network and role."""
+        region = machine.settings["AWS_DEFAULT_REGION"]
+        services = ("ssm", "ssmmessages", "ec2messages")
+        if not all(routes.reaches(_ec2(region), machine.record, it) for it in services):
+            return False
         role = self._role_of(machine)
         credentials = role and self._principals.role_credentials(role, machine.id)
         who = credentials and self._principals.find(credentials.key)
         if not who:
             return False
         names = ("ssm:UpdateInstanceInformation", "ssmmessages:OpenDataChannel")
-        region = {"aws:RequestedRegion": [machine.settings["AWS_DEFAULT_REGION"]]}
+        in_region = {"aws:RequestedRegion": [region]}
         try:
-            check_rights(who, [Asked(name, "*", region) for name in names])
+            check_rights(who, [Asked(name, "*", in_region) for name in names])
         except DeniedError:
             return False
         return True

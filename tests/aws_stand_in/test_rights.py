@@ -32,6 +32,9 @@ FAILS = {
     "GiveInstancesTheirRole: iam:PassRole": LAUNCHES,
     "SeeConsoles: ec2:GetConsoleOutput": {"read a console"},
     "See: ec2:DescribeAvailabilityZones": {"see the zones"},
+    "See: ec2:DescribeRouteTables": {"see where subnets lead"},
+    "See: ec2:DescribeSubnets": {"see where subnets lead"},
+    "See: ec2:DescribeVpcEndpoints": {"see where subnets lead"},
     "SeePrices: pricing:GetProducts": {"prices on demand"},
     "See: ec2:DescribeSpotPriceHistory": {"prices on the spot market"},
     # pyarrow looks before it deletes, and writes the folder that it deletes from

@@ -86,6 +86,26 @@ def test_trouble_is_reported() -> None:
     assert "taken over; 1 instance rented, 1 asked for" in lines
 
 
+def test_an_instance_that_never_joined_is_reported_with_its_last_lines() -> None:
+    def show(out: Console) -> None:
+        policy = SETTING.but(limits=Limits(3600.0, 4.75)).policy(MIXED)
+        screen = RunScreen(out, RunPanel(policy))
+        for event in (
+            events.RunStarted(0.0),
+            events.InstanceLaunched(1.0, "i000", "i-000", 1.0),
+            events.TimerFired(602.0, "tick"),
+            events.InstanceGone(603.0, "i000", 603.0, "returned", "no route to host"),
+        ):
+            screen.watch(event, policy.handle(event))
+
+    lines = [line[7:] for line in printed(show)]
+    assert "gives i-000 back: it has not joined in 10m 2s" in lines
+    assert "it never joined; its console ends with: no route to host" in lines
+    asked = [line for line in lines if line.startswith("asks for ")]
+    assert len(asked) == 2
+    assert "1 x p9.big spot us-east-1a" in asked[1], "another one"
+
+
 def test_a_full_cloud_is_reported_once() -> None:
     def show(out: Console) -> None:
         policy = scripted(staged((4, 0, 2, 1, 1.0)), brakes=Brakes(avoid=5.0))

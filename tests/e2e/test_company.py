@@ -1,8 +1,9 @@
 """From an empty laptop to a model and back to nothing, in an account as companies have them.
 
 Its people assume a role, and reach AWS through a proxy with certificates of its own. It has no
-default VPC, and rules of the organization demand a tag and IMDSv2 of all that is launched, and
-disks that the company's key encrypts. The laptop's network goes away twice, and the head boots
+default VPC but private subnets, which lead out by a NAT gateway once somebody has made one, and
+rules of the organization demand a tag and IMDSv2 of all that is launched, and disks that the
+company's key encrypts. The laptop's network goes away twice, and the head boots
 again.
 """
 
@@ -73,6 +74,27 @@ print(json.dumps([
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 
+NAT = """
+import boto3
+ec2 = boto3.client("ec2", region_name="us-east-1")
+gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId="{vpc}")
+public = ec2.create_subnet(
+    VpcId="{vpc}", CidrBlock="10.1.9.0/24", AvailabilityZone="us-east-1a"
+)["Subnet"]["SubnetId"]
+table = ec2.create_route_table(VpcId="{vpc}")["RouteTable"]["RouteTableId"]
+ec2.associate_route_table(RouteTableId=table, SubnetId=public)
+everywhere = {{"DestinationCidrBlock": "0.0.0.0/0"}}
+ec2.create_route(RouteTableId=table, GatewayId=gateway, **everywhere)
+address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+nat = ec2.create_nat_gateway(SubnetId=public, AllocationId=address)["NatGateway"]["NatGatewayId"]
+asked = {{"vpc-id": "{vpc}", "association.main": "true"}}
+filters = [{{"Name": name, "Values": [value]}} for name, value in asked.items()]
+main = ec2.describe_route_tables(Filters=filters)["RouteTables"][0]["RouteTableId"]
+ec2.create_route(RouteTableId=main, NatGatewayId=nat, **everywhere)
+"""
+"""Gives the VPC's main route table a way out."""
+
 REBOOT = """
 import boto3
 boto3.client("ec2", region_name="us-east-1").terminate_instances(InstanceIds=["{head}"])
@@ -125,9 +147,13 @@ def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     assert untagged.code == 2, untagged.out + untagged.err
     assert "explicit deny in a service control policy" in untagged.err
     assert "nothing was launched" in untagged.err
+    assert f"the head would never come up: {subnets.split(',')[0]} " in untagged.err
+    assert company("carl", "cloudtune", "aws", "check").code == 1
+    company.python("owner", NAT.format(vpc=vpc))
     ours = ("--tag", "team=vision", "--kms", KEY, "--head-type", "m6i.large")
     done = company("carl", "cloudtune", "aws", "setup", "--yes", *ours).succeeded()
-    assert company("carl", "cloudtune", "aws", "check").code == 0
+    checked = company("carl", "cloudtune", "aws", "check").succeeded()
+    assert "private, out by nat-" in checked.out
     passed("setup, with the VPC, its subnets, the tag and the key that the organization demands")
 
     company("carl", "cloudtune", "plan", "experiment.yaml", "--profile", "speeds.json").succeeded()

@@ -135,6 +135,80 @@ def test_instances_that_never_join_are_not_rented_for_ever() -> None:
     assert said == (EndRun(EndReason.FAILED),)
 
 
+def test_an_instance_has_twice_what_a_boot_takes_to_join() -> None:
+    """As measured, or as another one took in this run; while it is queued, as long as ever."""
+    quick = Rentable(FOUR, profile(LINEAR, launch=2.0, boot=60.0), 4)
+    run = policy(rentables=(quick,), max_instances=3, fleet_rule=ConstantFleet(FOUR, 2))
+    run.handle(events.RunStarted(0.0))
+    run.handle(events.InstanceLaunched(2.0, "i000", "i-000", 2.0))
+    assert Release("i000") not in run.handle(tick(123.0))
+    said = run.handle(tick(125.0))
+    assert Release("i000") in said
+    assert launches(said) == ["i002"], "another one is asked for at once"
+    assert run.trouble == "i-000 has not joined in 2m 4s"
+    run.handle(events.InstanceGone(126.0, "i000", 126.0, "returned", "no route to host"))
+    assert run.trouble.endswith("no route to host")
+    join(run, 300.0, "i002")
+    said = run.handle(tick(590.0))
+    assert Release("i001") not in said, "it was never launched"
+    assert Release("i001") in run.handle(tick(601.0))
+    launched = events.InstanceLaunched(610.0, "i003", "i-003", 610.0)
+    run.handle(launched)
+    assert Release("i003") not in run.handle(tick(900.0)), "i002 took 175 s"
+    assert Release("i003") in run.handle(tick(960.0))
+
+
+def test_after_the_second_no_show_another_zone_is_asked() -> None:
+    run = policy(brakes=Brakes(join=60.0), zones=("a", "b"), max_instances=1)
+    run.handle(events.RunStarted(0.0))
+    zones = []
+    for number in range(2):
+        at = 100.0 * number + 1.0
+        run.handle(events.InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
+        said = [
+            *run.handle(tick(at + 90.0)),
+            *run.handle(returned(at + 91.0, f"i00{number}")),
+        ]
+        zones += [command.zone for command in said if isinstance(command, Launch)]
+    assert zones == ["", "a"]
+
+
+def test_instances_of_trials_that_span_them_are_asked_for_in_one_zone() -> None:
+    """In another one only if that refuses; what is free to choose is left to the cloud."""
+    for widths, expected in [({4.0: 1.0, 8.0: 0.7}, ["a", "a", "b"]), (LINEAR, ["", "", "a"])]:
+        rented = Rentable(FOUR, profile(widths), 4)
+        run = policy(
+            rentables=(rented,),
+            zones=("a", "b"),
+            max_instances=4,
+            fleet_rule=ConstantFleet(FOUR, 2),
+        )
+        said = [*run.handle(events.RunStarted(0.0))]
+        dry = events.LaunchFailed(
+            2.0, "i001", "InsufficientInstanceCapacity", "none", kind="capacity"
+        )
+        said += run.handle(dry)
+        assert [it.zone for it in said if isinstance(it, Launch)] == expected
+
+
+def test_after_the_second_no_show_another_type_is_asked() -> None:
+    other = offer(4, 20.0, name="other.4x")
+    rule = ConstantFleet(FOUR, 1, (other,))
+    rentables = (RENTABLE, Rentable(other, profile(LINEAR, name="other.4x"), 4))
+    run = policy(brakes=Brakes(join=60.0), rentables=rentables, max_instances=1, fleet_rule=rule)
+    run.handle(events.RunStarted(0.0))
+    types = []
+    for number in range(2):
+        at = 100.0 * number + 1.0
+        run.handle(events.InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
+        said = [
+            *run.handle(tick(at + 90.0)),
+            *run.handle(returned(at + 91.0, f"i00{number}")),
+        ]
+        types += [command.instance_type for command in said if isinstance(command, Launch)]
+    assert types == [FOUR.instance_type.name, "other.4x"]
+
+
 def test_a_strategy_that_waits_rents_nothing_and_isn_t_broke() -> None:
     run = policy(kind=Restless, fleet_rule=NaiveFleet(FOUR, 1))
     assert run.handle(events.RunStarted(0.0)) == (SetTimer("wake", 100.0),)

@@ -48,9 +48,13 @@ class Head:
     steps: list[Step] = field(default_factory=list)
     run: str = ""
     place: Remote | None = None
+    index: str = ""
 
-    def launch(self, _calls: object, run: str, place: Remote, *_: object, **__: object) -> str:
+    def launch(
+        self, _calls: object, run: str, place: Remote, *_: object, index: str, **__: object
+    ) -> str:
         self.run = run
+        self.index = index
         self.place = place
         text = re.sub(r"small-\d{4}-\d{6}-\w{4}", run, self.ledger)
         self.ledger = "".join(f"{without_checksum(line)}\n" for line in text.splitlines())
@@ -126,6 +130,21 @@ def test_the_command_passes_on_what_the_head_prints(bench: Bench, head: Head) ->
     assert done.err.endswith("Head i-1 has terminated.\n")
     assert head.order[0] == "run"
     assert head.order[2:] == ["--here", "--yes"]
+
+
+def test_a_package_index_reaches_the_head(
+    bench: Bench, head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ca.pem").write_text("a certificate")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@index.example.com/simple")
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
+    head.steps = [Head.end]
+    done = bench.here("run", "experiment.yaml").succeeded()
+    assert "the head installs from the index of this machine: index.example.com\n" in done.err
+    assert "secret" not in done.out + done.err
+    assert "export UV_DEFAULT_INDEX=https://user:secret@index.example.com/simple\n" in head.index
+    assert f"aws s3 cp --only-show-errors {head.store.make_uri('certificates.pem')}" in head.index
+    assert (head.store.read("certificates.pem") or b"").endswith(b"a certificate")
 
 
 def test_options_reach_the_head(bench: Bench, head: Head) -> None:

@@ -1,6 +1,7 @@
 """Which resources for cloudtune an account has; nothing here changes anything."""
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from botocore.exceptions import ClientError
 
 from cloudtune import aws_session
+from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment.variables import PARAMETER_STORE, SecretSource
 from cloudtune.infra.aws import pricing
@@ -17,13 +19,16 @@ from cloudtune.infra.aws.account.policies import SPOT_SERVICE, STACK, Document, 
 from cloudtune.infra.aws.account.stack import Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, Settings, template
 from cloudtune.infra.aws.errors import CALL_ERRORS
+from cloudtune.infra.aws.networks import HEAD, INSTANCES, Network, Subnet, read_subnets
 from cloudtune.infra.provider import Endpoint
 
-# Where AWS publishes the id of its newest base image with NVIDIA's driver (Deep Learning AMI
-# developer guide); several public scripts of 2026 use the same name.
+# Where AWS publishes the id of its newest base image with NVIDIA's driver for a version of Ubuntu
+# (Deep Learning AMI developer guide); several public scripts of 2026 use the same name.
 IMAGE_PARAMETER = (
-    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-{}/latest/ami-id"
 )
+# Ubuntu publishes a version with long support every other April, and supports it for five years.
+_UBUNTU_YEARS = 5
 _ABSENT = {
     *("404", "NoSuchBucket", "NoSuchResourceException", "NoSuchTagSet", "ParameterNotFound"),
     "ServerSideEncryptionConfigurationNotFoundError",
@@ -31,13 +36,15 @@ _ABSENT = {
 _NO_SECRET = {"ParameterNotFound", "ResourceNotFoundException"}
 
 # The vCPU quotas by market and class: code and name in Service Quotas (EC2 user guide, EC2 instance
-# type quotas); the codes are those of several public scripts of 2026.
+# type quotas); the codes are those of several public scripts of 2026. One whose code is "" is found
+# by its name.
 QUOTAS: Mapping[str, tuple[str, str]] = {
     "on-demand g": ("L-DB2E81BA", "Running On-Demand G and VT instances"),
     "spot g": ("L-3819A6DF", "All G and VT Spot Instance Requests"),
     "on-demand p": ("L-417A185B", "Running On-Demand P instances"),
     "spot p": ("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
     "spot p5": ("L-C4BD4855", "All P5 Spot Instance Requests"),
+    "spot p6": ("", "All P6 Spot Instance Requests"),
     "on-demand standard": (
         "L-1216C47A",
         "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
@@ -50,9 +57,10 @@ class Inventory:
     """The resources in a region. `vpc`, `group` and `image` are ids, None if there is none.
 
     `settings` are those of the stack, or of a first setup; `is_current` says whether the stack is
-    what setup would create today. `visitors` are address ranges and groups that can reach instances
-    from outside. `bucket_key` is the key that encrypts the bucket's objects, None for AWS's own.
-    `quotas` are vCPUs. `unknown` has the reasons for whatever couldn't be read.
+    what setup would create today. `system` is the image's. `visitors` are address ranges and groups
+    that can reach instances from outside. `bucket_key` is the key that encrypts the bucket's
+    objects, None for AWS's own. `quotas` are vCPUs. `unknown` has the reasons for whatever couldn't
+    be read.
     """
 
     caller: str
@@ -61,13 +69,14 @@ class Inventory:
     is_current: bool = False
     has_own_bucket: bool = False
     vpc: str | None = None
-    subnets: Mapping[str, str] = field(default_factory=dict)
+    subnets: tuple[Subnet, ...] = ()
     group: str | None = None
     open_within: bool = False
     visitors: tuple[str, ...] = ()
     bucket: bool = False
     bucket_key: str | None = None
     image: str | None = None
+    system: str = ""
     spot_role: bool = False
     quotas: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -146,11 +155,9 @@ def load_inventory(clients: Clients, region: str) -> Inventory:
     written = reader("its template", partial(stack.body, clients)) if outputs else None
     has_own_bucket = "Bucket" in (written or {}).get("Resources", {})
     vpc = settings.vpc or reader("the VPC", reader.default_vpc)
+    image = reader("the image", reader.image)
     group = reader("the security group", partial(reader.group, settings.security_group)) or {}
-    quotas = {
-        name: reader(f"quota {name}", partial(reader.quota, code))
-        for name, (code, _) in QUOTAS.items()
-    }
+    quotas = {name: reader(f"quota {name}", partial(reader.quota, name)) for name in QUOTAS}
     return Inventory(
         caller=caller["Arn"],
         settings=settings,
@@ -158,13 +165,14 @@ def load_inventory(clients: Clients, region: str) -> Inventory:
         is_current=written == template(place, with_bucket=has_own_bucket),
         has_own_bucket=has_own_bucket,
         vpc=vpc,
-        subnets=settings.subnets or reader("subnets", partial(reader.subnets, vpc)) or {},
+        subnets=reader("subnets", partial(reader.subnets, settings, vpc)) or (),
         group=group.get("GroupId"),
         open_within=lets_itself_in(group),
         visitors=tuple(_visitors(group)),
         bucket=bool(reader(f"bucket {place.bucket}", partial(reader.has_bucket, place))),
         bucket_key=reader("the bucket's key", partial(reader.bucket_key, place.bucket)),
-        image=reader("the image", reader.image),
+        image=None if image is None else image.id,
+        system="" if image is None else image.system,
         spot_role=bool(reader("the spot role", reader.spot_role)),
         quotas={name: vcpus for name, vcpus in quotas.items() if vcpus is not None},
         unknown=reader.unknown,
@@ -230,7 +238,8 @@ def run_defaults(endpoint: Endpoint, own_image: str | None = None) -> RunDefault
     its_stack = reader("", partial(stack.read, clients))
     outputs = {} if its_stack is None else its_stack.outputs
     settings = Settings.of_outputs(Place("", endpoint.region), outputs)
-    image = reader("", reader.image)
+    found = reader("", reader.image)
+    image = None if found is None else found.id
     cloud = {
         "image": image,
         "security_group": settings.security_group or None,
@@ -309,7 +318,7 @@ def read_quotas(endpoint: Endpoint, names: Iterable[str]) -> dict[str, float]:
     for name in names:
         vcpus = None
         if name in QUOTAS:
-            vcpus = reader(name, partial(reader.quota, QUOTAS[name][0]))
+            vcpus = reader(name, partial(reader.quota, name))
         if vcpus is not None:
             quotas[name] = vcpus
         if reader.unknown:  # no rights, or no network: the next call would wait for the same
@@ -338,6 +347,27 @@ def root_disk(clients: Clients, image: str) -> Disk:
     return Disk(image, "", why=reader.unknown.get(image, "it has none"))
 
 
+class Image(NamedTuple):
+    """An image of AWS's, and its operating system."""
+
+    id: str
+    system: str
+
+
+def supported_ubuntus(now: time.struct_time) -> list[str]:
+    """Return the versions of Ubuntu with long support at a time, the newest first."""
+    versions = []
+    for year in range(now.tm_year, now.tm_year - _UBUNTU_YEARS - 1, -1):
+        age = (now.tm_year - year) * 12 + now.tm_mon - 4  # in months since April of that year
+        if year % 2 == 0 and 0 <= age <= _UBUNTU_YEARS * 12:
+            versions.append(f"{year % 100:02}.04")
+    return versions
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code"))
+
+
 class _Reader:
     """Reads one resource at a time; returns None if it is missing, and records failures."""
 
@@ -360,12 +390,16 @@ class _Reader:
         networks = self._clients["ec2"].describe_vpcs(Filters=filters)["Vpcs"]
         return networks[0]["VpcId"] if networks else None
 
-    def subnets(self, vpc: str | None) -> dict[str, str]:
+    def subnets(self, settings: Settings, vpc: str | None) -> tuple[Subnet, ...]:
+        """Return the subnets that runs use: setup's, or those of the default VPC."""
+
+        def look(call: str, **given: Any) -> Any:
+            return getattr(self._clients["ec2"], call)(**given)
+
         if vpc is None:
-            return {}
+            return ()
         filters = [{"Name": "vpc-id", "Values": [vpc]}]
-        subnets = self._clients["ec2"].describe_subnets(Filters=filters)["Subnets"]
-        return {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in subnets}
+        return tuple(read_subnets(look, list(settings.subnets.values()), filters))
 
     def group(self, group: str) -> dict[str, Any] | None:
         if not group:
@@ -385,9 +419,17 @@ class _Reader:
         tags = self._clients["s3"].get_bucket_tagging(**ours)["TagSet"]
         return TAG in {tag["Key"] for tag in tags}
 
-    def image(self) -> str:
-        answer = self._clients["ssm"].get_parameter(Name=IMAGE_PARAMETER)
-        return str(answer["Parameter"]["Value"])
+    def image(self) -> Image | None:
+        """Return AWS's newest base image, of the newest Ubuntu that there is one of."""
+        for version in supported_ubuntus(time.gmtime(unix_time())):
+            try:
+                answer = self._clients["ssm"].get_parameter(Name=IMAGE_PARAMETER.format(version))
+            except ClientError as error:
+                if _code(error) not in _ABSENT:
+                    raise
+            else:
+                return Image(str(answer["Parameter"]["Value"]), f"Ubuntu {version}")
+        return None
 
     def bucket_key(self, bucket: str) -> str | None:
         answer = self._clients["s3"].get_bucket_encryption(Bucket=bucket)
@@ -399,10 +441,15 @@ class _Reader:
         path = f"/aws-service-role/{SPOT_SERVICE}/"
         return bool(self._clients["iam"].list_roles(PathPrefix=path)["Roles"])
 
-    def quota(self, code: str) -> float:
+    def quota(self, name: str) -> float | None:
+        code, title = QUOTAS[name]
         quotas = self._clients["service-quotas"]
-        answer = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
-        return float(answer["Quota"]["Value"])
+        if code:
+            answer = quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
+            return float(answer["Quota"]["Value"])
+        pages = quotas.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
+        listed = (quota for page in pages for quota in page["Quotas"])
+        return next((float(it["Value"]) for it in listed if it["QuotaName"] == title), None)
 
 
 def lets_itself_in(group: Mapping[str, Any]) -> bool:
@@ -454,13 +501,25 @@ def _line(exists: object, what: str, note: str = "", lacking: str = _SETUP) -> I
     return InventoryLine("ok", what, note) if exists else InventoryLine("missing", what, lacking)
 
 
+def _network(network: Network) -> Iterator[InventoryLine]:
+    """Yield a line for each subnet, and what keeps heads or instances out of all of them."""
+    for subnet in network.subnets:
+        saving = subnet.find_saving(network.region)
+        note = f"{subnet.description}; {saving}" if saving else subnet.description
+        yield _line(subnet.zone, f"{subnet.id} in {subnet.zone}", note)
+    for needs in (HEAD, INSTANCES):
+        if problem := network.find_problem(needs):
+            yield _line(exists=False, what="a way out", lacking=problem)
+
+
 def _resources(account: Inventory) -> Iterator[InventoryLine]:
     region = account.place.region
     no_vpc = "name one (--vpc), or `aws ec2 create-default-vpc`"
     yield _line(account.vpc, f"VPC {account.vpc or ''}".strip(), lacking=no_vpc)
     if account.vpc is not None:
-        zones = ", ".join(sorted(account.subnets))
-        yield _line(account.subnets, f"{len(account.subnets)} subnets", zones, "the VPC has none")
+        if not account.subnets and "subnets" not in account.unknown:
+            yield _line(exists=False, what="subnets", lacking="the VPC has none")
+        yield from _network(Network(region, account.subnets, are_named=True))
     is_there = account.stack is not None and account.stack.outputs
     status = "" if account.stack is None else account.stack.status
     its_status = f"it is {status}; `cloudtune aws setup` repairs it" if status else _SETUP
@@ -481,5 +540,7 @@ def _resources(account: Inventory) -> Iterator[InventoryLine]:
         yield _line(account.bucket_key == key, f"{key} encrypts it", lacking=other)
     spot = "needed for spot only; `cloudtune aws setup` creates it"
     yield _line(account.spot_role, f"the role of {SPOT_SERVICE}", lacking=spot)
-    no_image = f"no {IMAGE_PARAMETER} in {region}; name one (cloud.image)"
-    yield _line(account.image, "image", account.image or "", no_image)
+    versions = supported_ubuntus(time.gmtime(unix_time()))
+    no_image = f"no {IMAGE_PARAMETER.format(versions[0])} in {region}; name one (cloud.image)"
+    image = account.image and f"{account.image} ({account.system})"
+    yield _line(image, "image", image or "", no_image)

@@ -19,8 +19,16 @@ from cloudtune.infra.aws.account.inventory import Inventory, disk_request, root_
 from cloudtune.infra.aws.account.stack import Clients
 from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.aws.errors import CALL_ERRORS, error_code
+from cloudtune.infra.aws.networks import HEAD, Network
 from cloudtune.infra.node.lease import first_lease
-from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, PRICE_TAG, RUN_TAG, launch_token
+from cloudtune.infra.provider import (
+    INTENT_TAG,
+    LEASE_TAG,
+    PRICE_TAG,
+    RUN_TAG,
+    at_place,
+    launch_token,
+)
 
 RUN = "aws-check"
 # After this many seconds the instance ends itself, whatever happens to its launcher.
@@ -86,6 +94,8 @@ class LiveCheck:
         self._type = self.account.place.head_types[0]
         kms = self.account.place.kms
         image = self.account.image or ""
+        network = Network(self.account.place.region, self.account.subnets, are_named=True)
+        self._places = network.places(HEAD) if self.account.settings.subnets else {}
         self._disk = disk_request(root_disk(self.clients, image), kms) if kms else {}
         self._key = f"{RUN}/{self.stamp}.json"
         self._instance = ""
@@ -181,9 +191,7 @@ class LiveCheck:
             "UserData": script,
             **self._disk,
         }
-        for subnet in self.account.settings.subnets.values():
-            return {**request, "SubnetId": subnet}
-        return request
+        return at_place(request, self._places, "")
 
     def _dry_run(self) -> str:
         error = self.ec2.try_launch(self._tags(), self._request())

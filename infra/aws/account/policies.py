@@ -7,10 +7,15 @@ the pages could not be opened here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
+
+import botocore.session
+from botocore.exceptions import BotoCoreError
 
 from cloudtune.experiment.variables import PARAMETER_STORE, SECRETS_MANAGER
 from cloudtune.infra.aws.pricing import HEAD_TYPE, SECOND_HEAD_TYPE
+from cloudtune.infra.environments.index import CERTIFICATES
 from cloudtune.infra.provider import RUN_TAG
 
 Document = Mapping[str, Any]
@@ -77,6 +82,11 @@ class Place:
     other_roles: tuple[str, ...] = ()
 
     @property
+    def partition(self) -> str:
+        """The part of AWS that the region belongs to, as its ARNs name it."""
+        return find_partition(self.region)
+
+    @property
     def head_types(self) -> tuple[str, ...]:
         return (self.head_type,) if self.head_type else (HEAD_TYPE, SECOND_HEAD_TYPE)
 
@@ -111,23 +121,32 @@ class Place:
 
     def ec2(self, resource: str) -> str:
         """Return the ARN of all resources of a kind in the region."""
-        return f"arn:aws:ec2:{self.region}:{self.account}:{resource}/*"
+        return f"arn:{self.partition}:ec2:{self.region}:{self.account}:{resource}/*"
 
     def iam(self, kind: str, name: str) -> str:
         """Return the ARN of one of the roles, or of an instance profile."""
-        return f"arn:aws:iam::{self.account}:{kind}{self.path}{name}"
+        return f"arn:{self.partition}:iam::{self.account}:{kind}{self.path}{name}"
 
     def secret_arns(self, store: str) -> list[str]:
         """Return the ARNs of the secrets in a store that instances may read."""
         names = [secret.partition(":")[2] for secret in self.secrets if secret.startswith(store)]
         if store == PARAMETER_STORE:
             return [
-                f"arn:aws:ssm:{self.region}:{self.account}:parameter/{name.lstrip('/')}"
+                f"arn:{self.partition}:ssm:{self.region}:{self.account}:parameter/{name.lstrip('/')}"
                 for name in names
             ]
         # AWS adds six characters of its own to each name.
-        where = f"arn:aws:secretsmanager:{self.region}:{self.account}:secret"
+        where = f"arn:{self.partition}:secretsmanager:{self.region}:{self.account}:secret"
         return [f"{where}:{name}-??????" for name in names]
+
+
+@cache
+def find_partition(region: str) -> str:
+    """Return a region's partition: "aws-us-gov", "aws-cn", "aws-eusc" …, or the usual "aws"."""
+    try:
+        return str(botocore.session.Session().get_partition_for_region(region))
+    except BotoCoreError:  # a region that is newer than this botocore
+        return "aws"
 
 
 def head_role(region: str) -> str:
@@ -160,10 +179,14 @@ def node(place: Place) -> Document:
     runs, nor write environments: later heads run those as root. A role knows no run, so that
     checkpoints of all runs can be read and written.
     """
-    folders = [f"arn:aws:s3:::{place.bucket}/{PREFIX}", *map(_to_arn, place.storages)]
+    folders = [
+        f"arn:{place.partition}:s3:::{place.bucket}/{PREFIX}",
+        *(_to_arn(place, it) for it in place.storages),
+    ]
     writing = ["s3:DeleteObject", "s3:PutObject"]
     heads = [f"{folder}/*/head/{name}" for folder in folders for name in HEAD_FILES]
-    shared = [f"{folder}/{name}/*" for folder in folders for name in ("environments", "data")]
+    names = ("environments/*", "data/*", f"*/head/{CERTIFICATES}")
+    shared = [f"{folder}/{name}" for folder in folders for name in names]
     denied = [
         _deny("LeaveHeadsAlone", ["s3:GetObject", *writing], heads),
         _deny("LeaveEnvironmentsAndDataAsTheyAre", writing, shared),
@@ -194,7 +217,6 @@ def person(place: Place) -> Document:
             "ec2:DescribeImages",
             "ec2:DescribeRegions",
             "ec2:DescribeSecurityGroups",
-            "ec2:DescribeSubnets",
             "ec2:DescribeVpcs",
             "iam:GetInstanceProfile",
             "iam:GetRolePolicy",
@@ -202,6 +224,7 @@ def person(place: Place) -> Document:
             "s3:GetBucketTagging",
             "s3:GetEncryptionConfiguration",
             "servicequotas:GetServiceQuota",
+            "servicequotas:ListServiceQuotas",
             "ssm:GetParameter",
         ],
     )
@@ -223,10 +246,10 @@ def maker(place: Place) -> Document:
     """
     kinds = ("role", "instance-profile")
     roles = [place.iam(kind, name) for kind in kinds for name in place.roles]
-    buckets = [f"arn:aws:s3:::{name}" for name in place.buckets]
-    stack = f"arn:aws:cloudformation:{place.region}:{place.account}:stack/{STACK}/*"
+    buckets = [f"arn:{place.partition}:s3:::{name}" for name in place.buckets]
+    stack = f"arn:{place.partition}:cloudformation:{place.region}:{place.account}:stack/{STACK}/*"
     group = [place.ec2("security-group"), place.ec2("vpc")]
-    spot_role = f"arn:aws:iam::{place.account}:role/aws-service-role/{SPOT_SERVICE}/*"
+    spot_role = f"arn:{place.partition}:iam::{place.account}:role/aws-service-role/{SPOT_SERVICE}/*"
     return _document(
         [
             _allow("ChangeStack", _actions("cloudformation", _STACK_ACTIONS), stack),
@@ -296,7 +319,11 @@ _OURS = {"Null": {f"aws:ResourceTag/{RUN_TAG}": "false"}}
 
 
 def _see(place: Place) -> list[Document]:
-    see = _actions("ec2", "DescribeAvailabilityZones DescribeInstances DescribeSpotPriceHistory")
+    see = _actions(
+        "ec2",
+        "DescribeAvailabilityZones DescribeInstances DescribeRouteTables DescribeSpotPriceHistory "
+        "DescribeSubnets DescribeVpcEndpoints",
+    )
     in_region = {"StringEquals": {"aws:RequestedRegion": place.region}}
     return [
         _allow("See", see, condition=in_region),
@@ -313,7 +340,7 @@ def _launch(
         "StringLike": {"ec2:InstanceType": list(types)},
     }
     used = [
-        f"arn:aws:ec2:{place.region}::image/*",
+        f"arn:{place.partition}:ec2:{place.region}::image/*",
         *(place.ec2(resource) for resource in _LAUNCHED_FROM),
     ]
     at_launch = {"StringEquals": {"ec2:CreateAction": "RunInstances"}}
@@ -374,7 +401,7 @@ def _in_region(place: Place) -> Document:
 def _enter(place: Place) -> list[Document]:
     """Return the rights of a person to enter instances of runs, by two documents of AWS's own."""
     tagged = {"StringLike": {f"ssm:resourceTag/{RUN_TAG}": "*"}}
-    documents = f"arn:aws:ssm:{place.region}::document"
+    documents = f"arn:{place.partition}:ssm:{place.region}::document"
     return [
         _allow("EnterOurs", _actions("ssm", _ENTERING), place.ec2("instance"), tagged),
         _allow("SendCommands", ["ssm:SendCommand"], f"{documents}/{EXEC_DOCUMENT}"),
@@ -399,9 +426,9 @@ def _read_data(place: Place) -> list[Document]:
     if not named:
         return []
     paths = [(bucket, "/".join(keys)) for bucket, *keys in named]
-    objects = [f"arn:aws:s3:::{'/'.join(path)}/*" for path in named]
-    whole = sorted({f"arn:aws:s3:::{bucket}" for bucket, key in paths if not key})
-    parts = sorted({f"arn:aws:s3:::{bucket}" for bucket, key in paths if key})
+    objects = [f"arn:{place.partition}:s3:::{'/'.join(path)}/*" for path in named]
+    whole = sorted({f"arn:{place.partition}:s3:::{bucket}" for bucket, key in paths if not key})
+    parts = sorted({f"arn:{place.partition}:s3:::{bucket}" for bucket, key in paths if key})
     below = {"StringLike": {"s3:prefix": [f"{key}/*" for _, key in paths if key]}}
     return [
         _allow("ReadData", ["s3:GetObject"], objects),
@@ -410,15 +437,15 @@ def _read_data(place: Place) -> list[Document]:
     ]
 
 
-def _to_arn(address: str) -> str:
-    return f"arn:aws:s3:::{address.removeprefix('s3://')}"
+def _to_arn(place: Place, address: str) -> str:
+    return f"arn:{place.partition}:s3:::{address.removeprefix('s3://')}"
 
 
 def _bucket(place: Place, names: Sequence[str]) -> list[Document]:
     """Return the rights to keep things in the bucket of a place, and in its other storages."""
-    buckets = [f"arn:aws:s3:::{name}" for name in names]
+    buckets = [f"arn:{place.partition}:s3:::{name}" for name in names]
     objects = ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
-    others = [_to_arn(address) for address in place.storages]
+    others = [_to_arn(place, address) for address in place.storages]
     # Who may not list a whole bucket isn't told that an object is missing.
     listed = sorted({other.partition("/")[0] for other in others})
     # A name in the shared namespace could be another account's.

@@ -196,14 +196,15 @@ def test_quotas_of_the_account_bound_an_open_choice(
     control.replace([no_quota("p*", "*"), no_quota("g*", "spot")])
     quotas = experiment(tmp_path, **ANY).cloud.vcpu_quotas
     assert quotas == {
-        "on-demand g": 768, "on-demand p": 0, "spot g": 0, "spot p": 0, "spot p5": 0
+        "on-demand g": 768, "on-demand p": 0,
+        "spot g": 0, "spot p": 0, "spot p5": 0, "spot p6": 0,
     }  # fmt: skip
     own = {"vcpu_quotas": {"spot g": 64}}
     assert experiment(tmp_path, **ANY, **own).cloud.vcpu_quotas == {**quotas, "spot g": 64}
     assert not experiment(tmp_path).cloud.vcpu_quotas, "named types aren't bounded"
     out = planned(tmp_path, capsys, ANY)
     assert re.search(r"\d+ offers left out: the quota spot g has no room for one", out), out
-    assert re.search(r"with \d+ more vCPUs of the quota [a-z-]+ [gp]5? \(", out), out
+    assert re.search(r"with \d+ more vCPUs of the quota [a-z-]+ [gp][56]? \(", out), out
     saved = load_plan(tmp_path / "saved.plan")
     assert saved is not None
     assert {offer.quota for offer in saved.offers} == {"on-demand g"}
@@ -325,7 +326,7 @@ def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
     gpus = {"g4dn.xlarge": 1}
     rental = Rental("r", Endpoint("us-east-1"), gpus, 60.0, 0.0, cloud.request, {})
     with TemporaryDirectory() as folder:
-        head = RayHead(Path(folder), replace(rental, subnets=cloud.subnets))
+        head = RayHead(Path(folder), replace(rental, places=cloud.places))
         head.want(Launch("i", "g4dn.xlarge", "on-demand", zone))
         head.stop()
         config = json.loads(Path(folder, "autoscaler.json").read_text())
@@ -360,7 +361,8 @@ def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
     assert request_of(wanted, "us-east-1b")["SubnetId"] == "subnet-b"
     assert request_of(wanted, "us-east-1a")["SubnetId"] == "subnet-a"
     assert request_of(wanted, "")["SubnetId"] == "subnet-a", "any: the first"
-    assert runner._zones(wanted, AWS.open(wanted, Path(), pace=False)) == tuple(subnets)
+    zones = runner._zones(wanted, AWS.open(wanted, Path(), pace=False))
+    assert zones == ("us-east-1b", "us-east-1a"), "the first is tried without a zone"
     with pytest.raises(ExperimentError, match=r"us-east-1c.* has no subnet in subnets"):
         experiment(tmp_path, subnets=subnets, zones=["us-east-1c"])
     with pytest.raises(ExperimentError, match="keep one of the two"):

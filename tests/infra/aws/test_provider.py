@@ -77,9 +77,13 @@ def test_without_credentials_the_message_is_of_them(tmp_path: Path) -> None:
     [
         ("p5.48xlarge", "spot", "spot p5"),
         ("p5.48xlarge", "on-demand", "on-demand p"),
+        ("p5en.48xlarge", "spot", "spot p5"),
+        ("p6-b200.48xlarge", "spot", "spot p6"),
+        ("p6-b300.48xlarge", "spot", "spot p6"),
+        ("p6-b200.48xlarge", "on-demand", "on-demand p"),
         ("p3.2xlarge", "spot", "spot p"),
         ("g4dn.xlarge", "spot", "spot g"),
     ],
 )
-def test_spot_p5_has_a_quota_of_its_own(name: str, market: str, quota: str) -> None:
+def test_new_p_types_have_spot_quotas_of_their_own(name: str, market: str, quota: str) -> None:
     assert quota_name(pricing.instance_types()[name], market) == quota  # type: ignore[arg-type]

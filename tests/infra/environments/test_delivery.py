@@ -19,20 +19,31 @@ from cloudtune.errors import UsageError
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import stop_emulator
 from cloudtune.infra.environments import delivery, release
+from cloudtune.infra.environments import index as package_index
 from cloudtune.infra.environments.bootstrap import Foundation, lay
 from cloudtune.infra.environments.build import Built, read_built, uv_program
 from cloudtune.infra.environments.cache import EnvironmentCache, is_there
 from cloudtune.infra.environments.delivery import COMPLETE, MOST_BYTES, Delivery, Pack
+from cloudtune.infra.environments.index import (
+    export_lines,
+    hosts,
+    index_variables,
+    read_certificates,
+)
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.launch import user_data as head_user_data
 from cloudtune.infra.node.boot import Join, user_data
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.model.serialization import decode, encode
 from tests.aws_stand_in.account import Account, found_by_boto3, start
+from tests.aws_stand_in.company_proxy import CompanyProxy
 from tests.aws_stand_in.image import aws_program, write_program
+from tests.builders.package_index import IndexServer
+from tests.builders.servers import serving
 from tests.builders.wheels import wheel
 from tests.infra.mps_stand_in import script_at
 
+PASSWORD = "tell-nobody"
 READS = {
     "Version": "2012-10-17",
     "Statement": [
@@ -437,6 +448,58 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
     code, console = node.runs(again.lines())
     assert code == 0, console
     assert read_built(Path(laid.place)) == there
+
+
+@pytest.fixture
+def company(index: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A company's index of those wheels alone, by TLS with a CA of its own and a password.
+
+    Yields the variables that name it.
+    """
+    behind = CompanyProxy("", tmp_path)
+    served = IndexServer(index, behind.context("127.0.0.2"), f"user:{PASSWORD}")
+    with serving(served):
+        yield {
+            "PIP_INDEX_URL": f"https://user:{PASSWORD}@127.0.0.2:{served.server_address[1]}/simple",
+            "REQUESTS_CA_BUNDLE": str(behind.bundle),
+        }
+    behind.server_close()
+
+
+@pytest.mark.parametrize("with_certificates", [True, False])
+def test_a_head_installs_from_a_company_s_index(
+    *,
+    node: Node,
+    company: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_certificates: bool,
+) -> None:
+    monkeypatch.setattr(package_index, "_PLACE", str(tmp_path / "certificates.pem"))
+    certificates = tmp_path / "sent.pem"
+    certificates.write_bytes(read_certificates(company))
+    script_at(node.bin / "aws", f'[ "$4" = s3://b/c.pem ] && cp {certificates} "$5"')
+    lines = export_lines(company, "s3://b/c.pem" if with_certificates else "")
+    head = lay(str(tmp_path / "storage"), tmp_path / "opt")
+    base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
+    offline = {"UV_PYTHON_DOWNLOADS": "never", "UV_CACHE_DIR": str(tmp_path / "cache")}
+    path = f"{node.bin}:/usr/bin:/bin:{base}"
+    nowhere = {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0"}
+    code, console = node.runs(f"{lines}{head.lines()}", **offline, **nowhere, PATH=path)
+    assert code == (0 if with_certificates else 1), console
+    if with_certificates:
+        assert f"python={head.place}/venv/bin/python" in console
+    assert hosts(index_variables(company)) == ["127.0.0.2"]
+    assert PASSWORD not in " ".join(console)
+
+
+def test_an_index_of_this_machine_alone_is_not_sent() -> None:
+    there = "https://index.example.com/simple"
+    assert index_variables({"PIP_INDEX_URL": "http://localhost:3141/root/pypi"}) == {}
+    assert index_variables({"UV_DEFAULT_INDEX": f"ours={there}"})["PIP_INDEX_URL"] == there
+    assert index_variables({"UV_INDEX_OURS_PASSWORD": "x"}) == {"UV_INDEX_OURS_PASSWORD": "x"}
+    with pytest.raises(UsageError, match=r"PIP_CERT: /nowhere can't be read"):
+        read_certificates({"PIP_INDEX_URL": there, "PIP_CERT": "/nowhere"})
 
 
 def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:

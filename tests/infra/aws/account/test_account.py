@@ -1,6 +1,8 @@
 """`cloudtune aws`: what an account needs, created, checked (`--live`, too) and deleted."""
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,18 @@ from cloudtune.api.experiments import for_renting
 from cloudtune.errors import CloudtuneError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies, stack
-from cloudtune.infra.aws.account.inventory import Inventory, lines, load_inventory
+from cloudtune.infra.aws.account.inventory import (
+    Inventory,
+    lines,
+    load_inventory,
+    supported_ubuntus,
+)
 from cloudtune.infra.aws.account.stack import ChangeSet, Clients, Stack
 from cloudtune.infra.aws.account.template import TAG, template
 from cloudtune.infra.aws.provider import AWS
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.infra.provider import Endpoint
+from cloudtune.infra.provider import Endpoint, at_place
 from tests.aws_stand_in.account import allow
 from tests.bench import called
 from tests.builders.experiments import FIELDS
@@ -136,6 +143,40 @@ def test_aws_is_all_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert kept.charges.per_instance_hour == 0.5
 
 
+def test_the_image_is_of_the_newest_ubuntu_that_there_is(
+    account: EmulatorControl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stand-in has 22.04 and 24.04, and 26.04 is out as well."""
+    del account
+    ssm = boto3.client("ssm", REGION)
+    name = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-{}/latest/ami-id"
+    boto3.client("ec2", REGION).describe_vpcs()  # it registers the images
+    ssm.get_parameter(Name=name.format("24.04"))
+    assert re.search(r"image: ami-\w+ \(Ubuntu 24\.04\)", called(capsys, "aws", "check").out)
+    assert renting(tmp_path).cloud.image == "ami-0c1000000000e8664"
+    for year, month, versions in [
+        (2026, 3, ["24.04", "22.04"]),
+        (2026, 11, ["26.04", "24.04", "22.04"]),
+        (2027, 4, ["26.04", "24.04", "22.04"]),
+        (2027, 5, ["26.04", "24.04"]),
+        (2028, 4, ["28.04", "26.04", "24.04"]),
+    ]:
+        at = time.struct_time((year, month, 1, 0, 0, 0, 0, 0, 0))
+        assert supported_ubuntus(at) == versions
+
+
+def test_spot_p6_has_a_quota_that_is_found_by_its_name(
+    account: EmulatorControl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account.add({"kind": "quota", "type": "p6*", "market": "spot", "vcpus": 0})
+    checked = called(capsys, "aws", "check").out
+    assert (
+        "missing  quota spot p6: 0 vCPUs; ask for more in the console: Service Quotas, EC2, "
+        in (checked)
+    )
+    assert "ok       quota spot p5: 768 vCPUs" in checked
+
+
 def test_runs_use_the_network_and_tags(
     account: EmulatorControl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,7 +217,7 @@ def test_runs_use_the_network_and_tags(
     assert renting(tmp_path).cloud.tags == {"team": "vision"}, "as before"
 
     cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
-    request = {**cloud.request, "InstanceType": "g4dn.xlarge"}
+    request = {**at_place(cloud.request, cloud.places, ""), "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
     account.move_clock(2.0)  # until EC2 shows the instance
     (instance,) = ec2.describe_instances()["Reservations"][0]["Instances"]

@@ -1,6 +1,7 @@
 """What the policies of setup allow, by themselves: no account is asked."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import Place
+from cloudtune.infra.aws.account.template import template
 from cloudtune.infra.heads.launch import REMOTE
 from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, RECORD, STATE, STOP
 from tests.aws_stand_in.policies import Asked, verdict
@@ -55,6 +57,7 @@ NODE = policies.node(Place("111122223333", "eu-west-1", ("g5.*",)))
         ("other-2/trials/t00/model.pt", "allowed", "allowed"),
         ("environments/abc/manifest.json", "allowed", "denied"),
         ("environments/abc/1-0.tar.zst", "allowed", "denied"),
+        ("other-2/head/certificates.pem", "allowed", "denied"),
         *(
             (f"other-2/head/{name}", "denied", "denied")
             for name in (
@@ -70,6 +73,25 @@ def test_what_training_reads_and_writes_in_the_bucket(key: str, reads: str, writ
             name = f"{NODES_BUCKET}/{key}"  # which another account may have squatted
             asked = Asked(f"s3:{action}Object", name, {"s3:ResourceAccount": [account]})
             assert verdict([NODE], asked) == (answer if expected != "denied" else "denied")
+
+
+@pytest.mark.parametrize(
+    ("region", "partition"),
+    [("us-gov-west-1", "aws-us-gov"), ("cn-north-1", "aws-cn"), ("eusc-de-east-1", "aws-eusc")],
+)
+def test_each_arn_is_of_the_region_s_partition(region: str, partition: str) -> None:
+    place = Place(
+        "111122223333",
+        region,
+        secrets=("ssm:/team/token", "aws-secretsmanager:hf"),
+        data=("s3://data/some", "s3://whole"),
+        storages=("s3://mine/x",),
+    )
+    documents = [policies.person(place), policies.maker(place), template(place)]
+    arns = re.findall(r"arn:([\w-]+):", json.dumps(documents))
+    assert len(arns) > 50
+    assert set(arns) == {partition}
+    assert "arn:aws:" in json.dumps(policies.head(Place("111122223333", "xx-new-1")))
 
 
 def actions(statement: Mapping[str, Any]) -> list[str]:
