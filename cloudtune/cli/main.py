@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,12 @@ def main() -> None:
         error = CloudtuneError(f"{where}{raised.strerror or raised}")
         with contextlib.suppress(OSError):
             click.echo(clean(f"error: {error}"), err=True)
+        code = CloudtuneError.exit_code
+    except Exception as raised:
+        if not as_json:
+            raise
+        error = raised  # a bug: a program that reads the stream still gets its end
+        traceback.print_exc()
         code = CloudtuneError.exit_code
     if as_json:
         with contextlib.suppress(OSError):

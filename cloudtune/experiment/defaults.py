@@ -24,8 +24,8 @@ STAYING: Final = "asha-stopping"
 Objective: TypeAlias = Literal["best", "cost", "time", "trials"]
 
 _STAYS: Final = (
-    "its command has no checkpoints to resume from, so each trial stays where it is until it ends "
-    "or is cut: checkpoints: {folder: …} lets the search pause and widen trials"
+    "its command resumes from no checkpoints, so each trial stays where it is until it ends or is "
+    "cut: checkpoints: {folder: …}, without resumes: false, lets the search pause and widen trials"
 )
 # The minimum and maximum number of trials of a fixed amount of work, if it isn't set.
 _SMALLEST = 8

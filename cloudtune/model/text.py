@@ -89,6 +89,14 @@ def cost_format(offers: Iterable[Offer]) -> Callable[[float], str]:
     return format_gpu_hours if in_gpu_hours else format_dollars
 
 
+def end_text(plan: Plan) -> str:
+    """Return when a plan ends and at which cost: "4m 33s, $0.71"; no cost where there is none."""
+    end = plan.estimate
+    if end.dollars <= 0:
+        return format_seconds(end.seconds)
+    return f"{format_seconds(end.seconds)}, {cost_format(plan.offers)(end.dollars)}"
+
+
 def price_text(offer: Offer) -> str:
     """Return "$9.00/h" or "$7.1283/h": two to four decimals."""
     if offer.in_gpu_hours or not offer.usd_per_hour:

@@ -97,7 +97,7 @@ def read(command: Command, tmp_path: Path) -> Command:
 def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_path: Path) -> None:
     plan = planned(read, *BOTH)
     assert plan["strategy"] == "asha-stopping"
-    assert "no checkpoints to resume from" in plan["chosen"]
+    assert "resumes from no checkpoints" in plan["chosen"]
     assert "isn't kept: the script saves nothing we see" in plan["unsaved"]
     shown = repr(cloudtune.plan("experiment.yaml", deadline="30m", budget="$2"))
     assert f"model: {plan['unsaved']}" in shown, "what a notebook's run shows"

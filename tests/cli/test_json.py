@@ -58,6 +58,18 @@ def test_a_stream_ends_with_an_end_whatever_happens(bench: Bench) -> None:
     assert (error["type"], end) == ("error", {"schema": 1, "type": "end", "exit_code": 2})
 
 
+def test_even_a_bug_ends_a_stream(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("cloudtune.api.runs.run", broken)
+    done = bench.here("run", bench.ready(), "--provider", "emulated", "-o", "json")
+    error, end = lines(done.out)
+    assert (error["error"], error["message"]) == ("ZeroDivisionError", "a bug")
+    assert end == {"schema": 1, "type": "end", "exit_code": 1}
+    assert "Traceback" in done.err
+
+
 def test_what_is_done_to_runs_is_an_object(bench: Bench, simulated: list[Job]) -> None:
     run = bench.ran().name
     assert bench.here("runs", "-o", "json").json["runs"][0]["run"] == run

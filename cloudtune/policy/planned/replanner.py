@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Plan
-from cloudtune.model.text import count_noun, gpus_text, offer_text, stage_text
+from cloudtune.model.text import count_noun, end_text, gpus_text, offer_text, stage_text
 from cloudtune.model.trial import TrialId
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import Planner
@@ -252,10 +252,9 @@ class _Look:
         follow_from_now(itinerary, plan, view)
         itinerary.stuck = False
         done = stage_text(itinerary.stage_plan) + (f"; {what}" if what else "")
-        end = itinerary.plan.estimate
-        ends = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
         if why:
-            self._by.record(view, itinerary, why, f"{done}; {ends}")
+            what = f"{done}; to end at {end_text(itinerary.plan)}"
+            self._by.record(view, itinerary, why, what)
 
     # ---- where no plan keeps the limits --------------------------------------------------------
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Allowance, Plan, Stage
 from cloudtune.model.progress import OVER
-from cloudtune.model.text import count_noun, stage_text
+from cloudtune.model.text import count_noun, end_text, stage_text
 from cloudtune.model.trial import Trial, TrialId
-from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
@@ -119,9 +118,7 @@ class Newcomers:
         ends = [stage.end_epoch for stage in joined.stages()]
         later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
         itinerary.join(view, new, plan, first, later)
-        end = itinerary.plan.estimate
-        text = f"to end at {format_seconds(end.seconds)}, {format_dollars(end.dollars)}"
-        what = f"{stage_text(itinerary.stage_plan)}; {text}"
+        what = f"{stage_text(itinerary.stage_plan)}; to end at {end_text(itinerary.plan)}"
         itinerary.record(view, count_noun(len(new), "more trial"), what)
         return HalvingSchedule(joined, self.name, itinerary.stage)
 
