@@ -50,7 +50,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "it calls `cloudtune.report`",
     ),
     "checkpoints.resumes": (
-        "whether a command goes on from its checkpoints; if not, a trial is never paused",
+        "whether trials go on from their checkpoints; if not, the default strategy pauses none",
     ),
     "checkpoints.folder": (
         "folder of a command's [checkpoints](commands.md#checkpoints)",

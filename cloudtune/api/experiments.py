@@ -10,6 +10,7 @@ from cloudtune.api.functions import written
 from cloudtune.api.scripts import experiment_beside, is_script, parse_metric, parse_search
 from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
+from cloudtune.experiment.sections import Checkpoints
 from cloudtune.experiment.validation import Mistake
 from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.provider import find_provider
@@ -19,6 +20,7 @@ from cloudtune.runs import history
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import choices, named_sampler
 from cloudtune.runs.like import best_configs
+from cloudtune.script.functions import names_checkpoints
 from cloudtune.train.user_script import loading
 
 # A YAML file, a training script, the fields of an experiment as a mapping, or an experiment.
@@ -133,7 +135,15 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
         experiment = _load(fields, {**overrides, "initial": initial})
     named_sampler(experiment)  # refuses combinations that don't work
     experiment.check_train()
-    return experiment
+    return _about_resuming(experiment)
+
+
+def _about_resuming(experiment: Experiment) -> Experiment:
+    """Return an experiment that says that its trials don't resume, if its function never saves."""
+    said = "resumes" in experiment.checkpoints.model_fields_set
+    if experiment.runs_command or said or names_checkpoints(experiment.train_folder):
+        return experiment
+    return experiment.model_copy(update={"checkpoints": Checkpoints(resumes=False)})
 
 
 def _load(fields: str | Path | Mapping[str, Any], overrides: Mapping[str, Any]) -> Experiment:

@@ -24,8 +24,8 @@ STAYING: Final = "asha-stopping"
 Objective: TypeAlias = Literal["best", "cost", "time", "trials"]
 
 _STAYS: Final = (
-    "its command resumes from no checkpoints, so each trial stays where it is until it ends or is "
-    "cut: checkpoints: {folder: …}, without resumes: false, lets the search pause and widen trials"
+    "its trials resume from no checkpoints, so each stays where it is until it ends or is cut; "
+    "with checkpoints (cloudtune docs scripts) the search pauses and widens trials"
 )
 # The minimum and maximum number of trials of a fixed amount of work, if it isn't set.
 _SMALLEST = 8

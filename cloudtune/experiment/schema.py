@@ -346,13 +346,16 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _fields_fit_what_trains(self) -> Experiment:
         if not self.runs_command:
-            for name in ("reports", "checkpoints"):
-                section = getattr(self, name)
-                if section != type(section)():
+            of_commands = {
+                ("reports",): self.reports != Reports(),
+                ("checkpoints", "folder"): self.checkpoints.folder is not None,
+            }
+            for path, is_named in of_commands.items():
+                if is_named:
                     raise validation.refuse(
                         "is for commands, and train names a function, which calls "
                         "cloudtune.report(…); leave it out",
-                        name,
+                        *path,
                     )
             return self
         if mistake := command_mistake(self.train, self.space, self.progress, self.checkpoints):

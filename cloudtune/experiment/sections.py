@@ -176,9 +176,10 @@ class Reports(Section):
 class Checkpoints(Section):
     """Where a command keeps what it needs to go on: put back there when it is started again.
 
-    `folder` is relative to where the command runs; "." for one that saves there itself, of which
-    only files of models are kept, by their suffix. `resumes`: whether it goes on from there;
-    otherwise its models are kept, and it is never paused.
+    A function gives its checkpoints to `cloudtune.report`. `folder` is relative to where the
+    command runs; "." for one that saves there itself, of which only files of models are kept, by
+    their suffix. `resumes`: whether trials go on from there; otherwise models are kept, and the
+    default strategy never pauses a trial. A function that names no Checkpoint doesn't.
     """
 
     folder: Within | None = Field(default=None, examples=["out"])

@@ -33,7 +33,7 @@ from cloudtune.profiles.priors import add_spreads
 from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identify
-from cloudtune.script.functions import mentions
+from cloudtune.script.functions import names_checkpoints
 
 # More instances of an offer than any fleet has.
 _NO_BOUND = 10_000
@@ -394,9 +394,9 @@ def _about_experiment(experiment: Experiment) -> Iterator[str]:
     name = experiment.strategy_name
     if not experiment.can_resume and STRATEGIES[name].pauses:
         yield (
-            f"the command resumes from no checkpoints, and {name} pauses trials: each begins again "
-            "at its first epoch, which this plan doesn't count; say checkpoints: {folder: …}, or "
-            "take --strategy asha-stopping"
+            f"trials resume from no checkpoints, and {name} pauses trials: each begins again at "
+            "its first epoch, which this plan doesn't count; keep checkpoints (cloudtune docs "
+            "scripts), or take --strategy asha-stopping"
         )
 
 
@@ -407,13 +407,11 @@ def _no_model_note(experiment: Experiment) -> str:
             "the best model isn't kept: the script saves nothing we see; say checkpoints: "
             "{folder: …}, the folder that it saves in, or . if it saves beside itself"
         )
-    names = (b"Checkpoint", b"integrations")
-    folder = experiment.train_folder
-    if experiment.runs_command or any(mentions(folder, name) for name in names):
+    if experiment.runs_command or names_checkpoints(experiment.train_folder):
         return ""
     return (
-        "the best model isn't kept, and a paused trial begins again: nothing beside the function "
-        "names a cloudtune.Checkpoint; cloudtune.report(metrics, checkpoint=…) keeps one"
+        "the best model isn't kept: nothing beside the function names a cloudtune.Checkpoint; "
+        "cloudtune.report(metrics, checkpoint=…) keeps one"
     )
 
 

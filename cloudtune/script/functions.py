@@ -91,6 +91,11 @@ def parse_file(path: Path) -> ast.Module:
         raise ExperimentError(f"{path}: not valid Python: {error}") from None
 
 
+def names_checkpoints(folder: Path) -> bool:
+    """Whether a function, or what lies beside it, may save checkpoints."""
+    return mentions(folder, b"Checkpoint") or mentions(folder, b"integrations")
+
+
 def mentions(folder: Path, text: bytes) -> bool:
     """Whether any Python file in a folder contains a text; True if there are too many."""
     for count, path in enumerate(folder.rglob("*.py")):

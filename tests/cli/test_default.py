@@ -97,7 +97,7 @@ def read(command: Command, tmp_path: Path) -> Command:
 def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_path: Path) -> None:
     plan = planned(read, *BOTH)
     assert plan["strategy"] == "asha-stopping"
-    assert "resumes from no checkpoints" in plan["chosen"]
+    assert "resume from no checkpoints" in plan["chosen"]
     assert "isn't kept: the script saves nothing we see" in plan["unsaved"]
     shown = repr(cloudtune.plan("experiment.yaml", deadline="30m", budget="$2"))
     assert f"model: {plan['unsaved']}" in shown, "what a notebook's run shows"
@@ -109,6 +109,24 @@ def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_pa
     assert plan["strategy"] == "best"
     assert not plan["unsaved"]
     assert moves(read) > 0
+
+
+def test_a_function_without_checkpoints_is_never_paused(command: Command, tmp_path: Path) -> None:
+    """Each pause would begin it again at its first epoch."""
+    assert planned(command, *BOTH)["strategy"] == "best"
+    (tmp_path / "train.py").write_text(
+        "import cloudtune\n\ndef train(config):\n    for epoch in cloudtune.epochs():\n"
+        "        cloudtune.report({'loss': config['lr'] / epoch})\n"
+    )
+    plan = planned(command, *BOTH)
+    assert plan["strategy"] == "asha-stopping"
+    assert "names a cloudtune.Checkpoint" in plan["unsaved"]
+    assert moves(command) == 0
+    path = tmp_path / "experiment.yaml"
+    path.write_text(path.read_text() + "checkpoints: {resumes: true}\n")
+    assert planned(command, *BOTH)["strategy"] == "best"
+    path.write_text(path.read_text().replace("resumes: true", "folder: out"))
+    command("plan", "experiment.yaml", *BOTH).refused("is for commands, and train names a function")
 
 
 def moves(read: Command) -> int:
@@ -316,4 +334,4 @@ def test_a_function_that_saves_nothing_is_said_to(command: Command, tmp_path: Pa
     first = "def train(config):\n    for epoch in cloudtune.epochs():\n"
     script.write_text(f'import cloudtune\n\n{first}        cloudtune.report({{"loss": 1.0}})\n')
     unsaved = planned(command, *BOTH)["unsaved"]
-    assert unsaved.startswith("the best model isn't kept, and a paused trial begins again")
+    assert unsaved.startswith("the best model isn't kept: nothing beside the function")
