@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
-import botocore.session
-from botocore.exceptions import BotoCoreError
-
 from cloudtune.experiment.variables import PARAMETER_STORE, SECRETS_MANAGER
 from cloudtune.infra.aws.pricing import HEAD_TYPE, SECOND_HEAD_TYPE
 from cloudtune.infra.environments.index import CERTIFICATES
@@ -141,8 +138,12 @@ class Place:
 
 
 @cache
+@cache
 def find_partition(region: str) -> str:
     """Return a region's partition: "aws-us-gov", "aws-cn", "aws-eusc" …, or the usual "aws"."""
+    import botocore.session  # noqa: PLC0415  plans don't wait for it
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
     try:
         return str(botocore.session.Session().get_partition_for_region(region))
     except BotoCoreError:  # a region that is newer than this botocore
