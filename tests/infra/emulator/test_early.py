@@ -12,10 +12,12 @@ import pytest
 from cloudtune.infra.emulator import early, service
 from cloudtune.infra.emulator.service import ensure_emulator, stop_emulator
 from cloudtune.infra.processes import is_running
+from tests.bench import wait_for
 
 PARENT = """
 import os, signal
 from cloudtune.infra.emulator import early
+from tests.bench import wait_for
 early.EarlyEmulator(dict(os.environ))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -54,11 +56,12 @@ def test_the_next_emulator_is_the_early_process(tmp_path: Path) -> None:
 
 def test_one_that_is_not_needed_ends() -> None:
     with early.started_early(service.environment_here()):
-        assert waiting()
+        wait_for(lambda: bool(waiting()))  # its new environment shows a moment after its start
 
 
 def test_one_that_has_died_is_replaced(tmp_path: Path) -> None:
     with early.started_early(service.environment_here()):
+        wait_for(lambda: bool(waiting()))
         (process,) = waiting()
         process.kill()
         emulator = ensure_emulator(tmp_path, boot_seconds=0.1)
