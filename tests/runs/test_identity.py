@@ -137,8 +137,9 @@ def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> N
     store.keep(home.home() / "profiles", script_profile(place.folder / "train.py"))
     place.plan(path).succeeded()
     wanted = load_experiment(path, {})
-    [note] = build_problem(wanted, stored_profiles(wanted)).notes
-    assert note == "g4dn.12xlarge: measured by an earlier cloudtune; only the script was compared"
+    notes = build_problem(wanted, stored_profiles(wanted)).notes
+    only = "g4dn.12xlarge: measured by an earlier cloudtune; only the script was compared"
+    assert only in notes
     (place.folder / "train.py").write_text("def train(config):\n    return 1\n")
     assert "never measured" in place.plan(path).out
 
