@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import shutil
@@ -54,7 +55,9 @@ def run_command(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
         try:
             ended = _wait(ssm, command, instance)
         except KeyboardInterrupt:
-            ssm.cancel_command(CommandId=command, InstanceIds=[instance])
+            # Not allowed by a set-up of before: it ends with the instance.
+            with contextlib.suppress(*CALL_ERRORS):
+                ssm.cancel_command(CommandId=command, InstanceIds=[instance])
             raise
     except CALL_ERRORS as error:
         raise _unreachable(instance, error) from None

@@ -160,8 +160,13 @@ def test_an_instance_has_twice_what_a_boot_takes_to_join() -> None:
 
 def test_after_the_second_no_show_another_zone_is_asked() -> None:
     run = policy(brakes=Brakes(join=60.0), zones=("a", "b"), max_instances=1)
+    assert [launch.zone for launch in asked_after_no_shows(run)] == ["", "a"]
+
+
+def asked_after_no_shows(run: RunPolicy) -> list[Launch]:
+    """Return what is asked for in place of two instances that never join."""
     run.handle(events.RunStarted(0.0))
-    zones = []
+    launches: list[Launch] = []
     for number in range(2):
         at = 100.0 * number + 1.0
         run.handle(events.InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
@@ -169,8 +174,8 @@ def test_after_the_second_no_show_another_zone_is_asked() -> None:
             *run.handle(tick(at + 90.0)),
             *run.handle(returned(at + 91.0, f"i00{number}")),
         ]
-        zones += [command.zone for command in said if isinstance(command, Launch)]
-    assert zones == ["", "a"]
+        launches += [command for command in said if isinstance(command, Launch)]
+    return launches
 
 
 def test_instances_of_trials_that_span_them_are_asked_for_in_one_zone() -> None:
@@ -196,16 +201,7 @@ def test_after_the_second_no_show_another_type_is_asked() -> None:
     rule = ConstantFleet(FOUR, 1, (other,))
     rentables = (RENTABLE, Rentable(other, profile(LINEAR, name="other.4x"), 4))
     run = policy(brakes=Brakes(join=60.0), rentables=rentables, max_instances=1, fleet_rule=rule)
-    run.handle(events.RunStarted(0.0))
-    types = []
-    for number in range(2):
-        at = 100.0 * number + 1.0
-        run.handle(events.InstanceLaunched(at, f"i00{number}", f"i-00{number}", at))
-        said = [
-            *run.handle(tick(at + 90.0)),
-            *run.handle(returned(at + 91.0, f"i00{number}")),
-        ]
-        types += [command.instance_type for command in said if isinstance(command, Launch)]
+    types = [launch.instance_type for launch in asked_after_no_shows(run)]
     assert types == [FOUR.instance_type.name, "other.4x"]
 
 
