@@ -69,9 +69,12 @@ def test_a_boot_may_take_twice_the_measured_time() -> None:
 def test_a_trial_s_rules_are_the_experiment_s() -> None:
     job = SETTING.job()
     assert read_rules(job.experiment) == TrialRules(10.0, 600.0, max_failures=3)
-    asked = {"sync": "required", "stall": {"factor": 3, "least": "1m"}, "max_failures": 5}
+    stall = {"factor": 3, "least": "1m"}
+    asked = {"sync": "required", "stall": stall, "max_failures": 5, "keep_failed": "30m"}
     experiment = Experiment(**{**dict(job.experiment), "trial": asked})
-    assert read_rules(experiment) == TrialRules(3.0, 60.0, sync_required=True, max_failures=5)
+    assert read_rules(experiment) == TrialRules(
+        3.0, 60.0, sync_required=True, max_failures=5, keep_failed=1800.0
+    )
     assert Experiment.from_json(experiment.to_json()) == experiment
 
 
