@@ -9,6 +9,7 @@ nodes that die, workers that crash, memory that is full. What is counted must be
     $ over budget         by the simulated cloud's own bill
     s past deadline       of the last instance's end
     reports lost          reported epochs that no ledger has
+    flapping              instances asked for again or given back, and nothing explains it
     other decisions       against the same run without deaths (only runs whose cloud behaves)
 
     python -m benchmarks.faults [--runs 1000] [--seed 0]
@@ -50,6 +51,7 @@ from cloudtune.policy.planned.stages import Planning, follow
 from cloudtune.policy.registry import chosen, components, run_policy
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from cloudtune.strategies.successive_halving import SuccessiveHalving
+from tests.builders import flapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -273,6 +275,8 @@ def _judge_instances(case: Case, survived: Survived, tally: Tally) -> None:
     tally.add("instances left", len(survived.cloud.world.alive()), case.seed)
     tally.add("unknown purchases", len(launched - asked.keys()), case.seed)
     tally.add("double purchases", sum(count > 1 for count in asked.values()), case.seed)
+    flapping = flapped(survived.policy, case.rentables, entries)
+    tally.add("flapping", len(flapping), case.seed)
 
 
 def bill(survived: Survived, rentables: Sequence[Rentable]) -> tuple[float, float]:

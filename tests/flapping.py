@@ -29,10 +29,10 @@ def flaps(
     """Return what was taken back or rented again without a cause, in words; empty, as it must be.
 
     `timeline` is of the same entries. A launch must not come within a boot and a minimum charge
-    (a tick at least) of the return of an instance of the same offer, and while a run goes on no
-    instance is given back before it has joined. Unless in between something was lost or refused,
-    the plan changed, or a stage of it began (at one of `stages`, in run seconds); for what is given
-    back also if a trial failed.
+    (a tick at least) of the return of an instance of the same offer, but for one in place of each
+    instance that was lost or refused since. While a run goes on no instance is given back before it
+    has joined, unless in between another was lost or refused, or a trial failed. A changed plan, or
+    a stage of it that began (at one of `stages`, in run seconds), explains both.
     """
     offers = prices(timeline, [rentable.offer for rentable in rentables])
     boots = {rentable.offer: rentable.profile.boot.mean for rentable in rentables}
@@ -92,10 +92,8 @@ class _Reader:
             event,
             events.NodeLost | events.InterruptionNotice | events.InstanceGone | events.LaunchFailed,
         ):
+            self._causes += event.intent not in self._released | self._lost
             self._lost.add(event.intent)
-            self._causes += event.intent not in self._released
-        elif isinstance(event, events.TrialLost):
-            self._causes += 1
         elif isinstance(event, events.TrialFailed):
             self._failures += 1
         elif isinstance(event, events.TrialStopped):
@@ -104,6 +102,7 @@ class _Reader:
     def _follow(self, command: Command, at: float) -> Iterator[str]:
         if isinstance(command, PlanAnew):
             self._causes += 1
+            self._returned.clear()
         elif isinstance(command, Launch):
             self._asked[command.intent] = self._causes + self._failures, at
             yield from self._launch(command.intent, at)
@@ -113,8 +112,11 @@ class _Reader:
 
     def _launch(self, intent: str, at: float) -> Iterator[str]:
         offer = self._offers[intent]
-        causes, returned_at, before = self._returned.get(offer, (-1, 0.0, ""))
-        soon = causes == self._causes and at < returned_at + self._pauses[offer]
+        if offer not in self._returned:
+            return
+        causes, returned_at, before = self._returned[offer]
+        self._returned[offer] = causes + 1, returned_at, before
+        soon = causes >= self._causes and at < returned_at + self._pauses[offer]
         if soon and not self._staged(returned_at, at):
             gap = format_seconds(at - returned_at)
             yield f"{intent} was asked for {gap} after {before} of the same offer went back"

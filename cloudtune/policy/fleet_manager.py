@@ -20,9 +20,9 @@ class Hysteresis:
     """Keeps a fleet from flapping, whatever its rule wants.
 
     A requested instance isn't returned before it has joined. After an instance is returned, its
-    offer isn't requested again for the time of a boot plus a minimum charge. Both rules are
-    suspended by a cause: an instance, a request or a trial's workers were lost or refused, or a
-    new plan or a new stage of it began. A failed trial is a cause to return, but not to request.
+    offer isn't requested again for the time of a boot plus a minimum charge. A new plan, or a new
+    stage of it, suspends both rules; so does an instance or a request that was lost or refused,
+    but for one request each. A failed trial is a cause to return, but not to request.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -38,10 +38,14 @@ class Hysteresis:
     def note_plan(self) -> None:
         """Record another plan, or another stage of it."""
         self._plans += 1
+        self._returned.clear()
 
     def note_request(self, rented: Rented) -> None:
         """Record a request."""
         self._asked[rented.intent] = self._causes, self._state.failures
+        if rented.offer in self._returned:
+            causes, until = self._returned[rented.offer]
+            self._returned[rented.offer] = causes + 1, until
 
     def note_return(self, rented: Rented) -> None:
         """Record a returned instance; one that was lost may be replaced at once."""
@@ -62,7 +66,7 @@ class Hysteresis:
     def next_request(self, offer: Offer) -> float:
         """Return the run second from which an offer may be requested; 0: at once."""
         causes, until = self._returned.get(offer, (self._causes, 0.0))
-        return until if causes == self._causes and until > self._state.now else 0.0
+        return until if causes >= self._causes and until > self._state.now else 0.0
 
 
 class Returns:
@@ -176,7 +180,10 @@ class FleetKeeper:
         # Released instances still count here: quotas and the cap apply to all that are alive.
         alive = Counter(rented.offer for rented in state.fleet.alive())
         for offer in affordable:
-            if state.admits(alive + Counter([offer])):
+            asks_at = self._hysteresis.next_request(offer)
+            if asks_at:
+                self._asks_at = min(self._asks_at, asks_at)
+            elif state.admits(alive + Counter([offer])):
                 alive[offer] += 1
                 commands.append(self._launch(offer))
             else:

@@ -359,10 +359,11 @@ class RunState:
         return noted
 
     def _is_mishap(self, event: Event) -> bool:
-        """Whether something was unexpectedly lost or refused."""
-        if isinstance(event, _TROUBLES):
-            return not self.fleet[event.intent].released
-        return isinstance(event, TrialLost)
+        """Whether an instance was unexpectedly lost or refused, and this is the first of it."""
+        if not isinstance(event, _TROUBLES):
+            return False
+        rented = self.fleet[event.intent]
+        return not (rented.released or rented.lost)
 
     def follow_fleet(self) -> None:
         """Count the GPUs of the instances that take trials now."""
@@ -477,6 +478,7 @@ class RunState:
             limit = self.join_seconds(rented)
             if not rented.joined and self.now > rented.requested_at + limit:
                 rented.late = True
+                self.mishaps += 1
                 self._give_up(
                     rented, f"{rented.instance} has not joined in {format_seconds(limit)}"
                 )
@@ -487,7 +489,6 @@ class RunState:
         rented.kept_until = 0.0
         if not rented.joined:
             self.disturbances += 1
-            self.mishaps += 1
             self.backoff(rented.offer).note_no_show(
                 rented.zone, self.candidate_zones(rented.offer), self.now, self.brakes.avoid
             )

@@ -17,6 +17,7 @@ from cloudtune.model.events import (
     NodeLost,
     RebalanceRecommended,
     TrialFailed,
+    TrialLost,
 )
 from cloudtune.model.plans import Rentable
 from cloudtune.model.progress import OVER, TrialProgress
@@ -140,9 +141,15 @@ def test_a_fleet_that_wavers_on_rents_little() -> None:
 @pytest.mark.parametrize(
     "cause", [NodeLost(105.0, "i002", "gone"), InterruptionNotice(105.0, "i002", 225.0)]
 )
-def test_a_loss_explains_another_launch(cause: Event) -> None:
+def test_a_lost_instance_is_replaced_at_once_and_explains_no_other_launch(cause: Event) -> None:
     entries = play(Wavering({0.0: 3, 100.0: 2, 110.0: 3}), trouble=[cause])
-    assert times(entries, Launch) == [0.0, 0.0, 0.0, 105.0, 110.0]
+    assert times(entries, Launch) == [0.0, 0.0, 0.0, 105.0, 100.0 + PAUSE]
+
+
+def test_a_lost_trial_explains_no_launch() -> None:
+    lost = TrialLost(105.0, "t00.1", "its worker was killed")
+    entries = play(Wavering({0.0: 2, 100.0: 1, 110.0: 2}), trouble=[lost])
+    assert times(entries, Launch) == [0.0, 0.0, 100.0 + PAUSE]
 
 
 @pytest.mark.parametrize("risky", ["i001", "i002", "i003"])
