@@ -12,6 +12,7 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import Launch, Release
 from cloudtune.model.events import (
     Event,
+    InstanceGone,
     InterruptionNotice,
     LaunchFailed,
     NodeLost,
@@ -143,6 +144,13 @@ def test_a_fleet_that_wavers_on_rents_little() -> None:
 )
 def test_a_lost_instance_is_replaced_at_once_and_explains_no_other_launch(cause: Event) -> None:
     entries = play(Wavering({0.0: 3, 100.0: 2, 110.0: 3}), trouble=[cause])
+    assert times(entries, Launch) == [0.0, 0.0, 0.0, 105.0, 100.0 + PAUSE]
+
+
+def test_an_instance_is_lost_once_though_a_notice_came_first() -> None:
+    notice = InterruptionNotice(105.0, "i000", 108.0)
+    gone = InstanceGone(108.0, "i000", 108.0, "taken back")
+    entries = play(Wavering({0.0: 3, 100.0: 2, 120.0: 3}), trouble=[notice, gone])
     assert times(entries, Launch) == [0.0, 0.0, 0.0, 105.0, 100.0 + PAUSE]
 
 
