@@ -7,7 +7,7 @@ functions are pure.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -99,52 +99,93 @@ def longer(before: Opening, now: float, seconds: float, dollars: float) -> Openi
     return replace(before, until=max(before.until, until))
 
 
+@dataclass(frozen=True)
+class _FullTraining:
+    """One trial trained to its last epoch at a width, on instances requested now.
+
+    `spare_seconds` and `spare_dollars` are what the limits leave beside it. `finish_seconds` is the
+    training of a trial that has explored, from the epoch that it may be in.
+    """
+
+    width: Width
+    instances: int
+    spare_seconds: float
+    spare_dollars: float
+    finish_seconds: float
+
+    @property
+    def paid(self) -> bool:
+        return min(self.spare_seconds, self.spare_dollars) >= 0
+
+
+def _full_trainings(
+    view: View, rentable: Rentable, last: int, current_epoch: float
+) -> Iterator[_FullTraining]:
+    """Yield the full training of one trial at each width that the script can use."""
+    profile = rentable.profile
+    offer = rentable.offer
+    arrival = profile.launch.mean + profile.boot.mean
+    for width, epoch in profile.epoch.items():
+        instances = math.ceil(width / rentable.gpus)
+        training = last * epoch.mean
+        seconds = arrival + profile.start.mean + training
+        billed = max(offer.minimum_seconds, seconds - profile.launch.mean + profile.release.mean)
+        yield _FullTraining(
+            width,
+            instances,
+            view.seconds_left - seconds,
+            view.dollars_left - instances * billed * offer.usd_per_second,
+            training + current_epoch,
+        )
+
+
 def guard_end(planned: Opening, view: View, rentable: Rentable, last: int, most: int) -> Opening:
     """Return an opening after which one trial can still be trained to its last epoch.
 
     Unchanged if the limits don't pay for one trial. Exploring instances bill at least their
     minimum, and until they can be gone.
     """
-    now = view.now
-    left = (view.seconds_left, view.dollars_left)
-    tail = view.ahead - now + rentable.profile.release.mean
     profile = rentable.profile
-    offer = rentable.offer
-    price = offer.usd_per_second
-    arrival = profile.launch.mean + profile.boot.mean
-    least = offer.minimum_seconds
-    amidst = profile.epoch_seconds(rentable.cheapest_width)  # the best may be in an epoch
-    ways = []
-    for width, epoch in profile.epoch.items():
-        count = math.ceil(width / rentable.gpus)
-        trained = last * epoch.mean
-        whole = arrival + profile.start.mean + trained
-        bill = count * max(least, whole - profile.launch.mean + profile.release.mean) * price
-        ways.append((left[0] - whole, left[1] - bill, width, count, trained + amidst))
-    ways = [w for w in ways if min(w[0], w[1]) >= 0 and w[3] <= most]
-    if not ways:
+    minimum = rentable.offer.minimum_seconds
+    current_epoch = profile.epoch_seconds(rentable.cheapest_width)  # the best may be in an epoch
+    trainings = [
+        training
+        for training in _full_trainings(view, rentable, last, current_epoch)
+        if training.paid and training.instances <= most
+    ]
+    if not trainings:
         return planned
-    second = max(price, 1e-12)
-    seen = arrival + profile.start.mean + amidst
+    tail = view.ahead - view.now + profile.release.mean
+    arrival = profile.launch.mean + profile.boot.mean
+    first_epoch = arrival + profile.start.mean + current_epoch
+    instance_seconds = view.dollars_left / max(rentable.offer.usd_per_second, 1e-12)
 
-    def spare(way: tuple[float, float, Width, int, float], instances: int, late: float) -> float:
-        count = way[3]
-        again = way[4] * (1 + late) + profile.resize.mean
-        again += arrival if count > instances else 0.0
-        others = max(0, instances - count)
-        paid = left[1] / second
-        until = (paid - count * again) / instances - tail
-        if until + tail < least:  # the others are billed for longer than they explore
-            until = min(least - tail, (paid - others * least) / count - again)
-        return min(left[0] - again, until)
+    def exploring_seconds(training: _FullTraining, instances: int, late: float) -> float:
+        finish = training.finish_seconds * (1 + late) + profile.resize.mean
+        if training.instances > instances:
+            finish += arrival
+        others = max(0, instances - training.instances)
+        seconds = (instance_seconds - training.instances * finish) / instances - tail
+        if seconds + tail < minimum:  # the others are billed for longer than they explore
+            share = (instance_seconds - others * minimum) / training.instances
+            seconds = min(minimum - tail, share - finish)
+        return min(view.seconds_left - finish, seconds)
 
     for late, instances in itertools.product((DOUBT, LATE), range(planned.instances, 0, -1)):
-        until = max(spare(way, instances, late) for way in ways)
-        if until >= seen:
-            until = until if late == DOUBT else seen
-            return replace(planned, instances=instances, until=min(planned.until, now + until))
-    room = max(ways, key=lambda w: min(w[0] / (left[0] - w[0]), w[1] / max(left[1] - w[1], 1e-12)))
-    return Opening(room[3], now, planned.kept, room[2])
+        longest = max(exploring_seconds(training, instances, late) for training in trainings)
+        if longest >= first_epoch:
+            seconds = longest if late == DOUBT else first_epoch
+            until = min(planned.until, view.now + seconds)
+            return replace(planned, instances=instances, until=until)
+
+    def room(training: _FullTraining) -> float:
+        """Return what the training leaves of the scarcer limit, beside what it takes of it."""
+        seconds = view.seconds_left - training.spare_seconds
+        dollars = max(view.dollars_left - training.spare_dollars, 1e-12)
+        return min(training.spare_seconds / seconds, training.spare_dollars / dollars)
+
+    roomiest = max(trainings, key=room)
+    return Opening(roomiest.instances, view.now, planned.kept, roomiest.width)
 
 
 def step(
