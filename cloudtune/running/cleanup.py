@@ -1,17 +1,14 @@
 """Live instances and their prices, and the clean-up of what dead runs left behind."""
 
-import contextlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
+from cloudtune.infra.cluster.head_process import RECORD, end_recorded
 from cloudtune.infra.heads.launch import Remote, parse_tag
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
 from cloudtune.infra.provider import (
@@ -25,7 +22,6 @@ from cloudtune.infra.provider import (
 from cloudtune.model.providers import PROVIDERS
 from cloudtune.runs import control, home
 
-RECORD = "head.json"
 # How long to wait for EC2 to confirm that instances have ended.
 _PATIENCE_SECONDS = 90.0
 
@@ -144,21 +140,7 @@ class Head:
 
     def end(self) -> None:
         """End its processes, and remove its temporary folder and its record."""
-        path = self.folder / RECORD
-        try:
-            recorded = ProcessGroup.recorded(path)
-        except DamagedRecordError:
-            return
-        if recorded is None:
-            return
-        group, extra = recorded
-        with contextlib.suppress(OSError, psutil.Error):  # only instances cost money
-            group.stop()
-            temp = extra.get("temp")
-            if isinstance(temp, str) and Path(temp).name.startswith("ct-"):
-                shutil.rmtree(temp, ignore_errors=True)
-            if not group.members_alive():
-                path.unlink()
+        end_recorded(self.folder)
 
 
 def dead_heads() -> list[Head]:

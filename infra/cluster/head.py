@@ -30,6 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from cloudtune.clock import unix_time
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import JoinedNode, Rental
+from cloudtune.infra.cluster.head_process import RECORD, TEMP, HeadProcess
 from cloudtune.infra.cluster.node_provider import HEAD_TYPE, PROVIDER, Journal, head_instance
 from cloudtune.infra.environments.index import CERTIFICATES_VARIABLE, export_lines
 from cloudtune.infra.node import ray_access
@@ -48,8 +49,6 @@ from cloudtune.train.storage import StorageError, upload_address
 
 JOURNAL = "provider.jsonl"
 INTENTS = "intents.json"
-RECORD = "head.json"
-_TEMP = "ct-"
 _LEFT = "its node left the cluster"
 # Ray's head takes about 10 s to start, several times that on a busy machine.
 _START_SECONDS = 180.0
@@ -128,7 +127,7 @@ class RayHead:
         self._recall()
         self._port = self._port or free_port(address)
         # Ray's sockets need short paths, so its folder can't be inside ours.
-        self.temp = self._recall_process() or Path(tempfile.mkdtemp(prefix=_TEMP))
+        self.temp = self._recall_process() or Path(tempfile.mkdtemp(prefix=TEMP))
 
     def _recall(self) -> None:
         """Take over the address and the intents of the previous head."""
@@ -149,19 +148,15 @@ class RayHead:
     def _recall_process(self) -> Path | None:
         """Take over the process of the previous head if it lives, or end its remains."""
         try:
-            recorded = ProcessGroup.recorded(self.folder / RECORD)
+            head = HeadProcess.recorded(self.folder)
         except DamagedRecordError:
             return None  # no process is proven to be it; the run gets a new head
-        if recorded is None:
+        if head is None:
             return None
-        group = recorded[0]
-        temp = Path(str(recorded[1].get("temp")))
-        if group.alive():
-            self._group = group
-            return temp
-        group.stop()
-        if temp.name.startswith(_TEMP):
-            shutil.rmtree(temp, ignore_errors=True)
+        if head.group.alive():
+            self._group = head.group
+            return head.temp
+        head.stop()
         return None
 
     @property
@@ -269,6 +264,7 @@ class RayHead:
             CloudtuneError: it ended, or didn't start in time; the message has its output.
         """
         if self._group is not None:
+            HeadProcess(self._group, self.temp).record(self.folder)
             self._server = self._gcs()
             return
         self._write_config()
@@ -290,7 +286,7 @@ class RayHead:
             "DASHBOARD_METRIC_PORT": str(free_port(self._ip)),
         }
         self._group = ProcessGroup.start(self._command(), log=log, environment=environment)
-        self._group.record(self.folder / RECORD, extra={"temp": str(self.temp)})
+        HeadProcess(self._group, self.temp).record(self.folder)
         give_up = time.monotonic() + _START_SECONDS
         while "Ray runtime started" not in log.read_text(errors="replace"):
             if not self._group.alive() or time.monotonic() > give_up:

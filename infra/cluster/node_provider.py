@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from ray.autoscaler.node_provider import NodeProvider
 
 from cloudtune.clock import unix_time
 from cloudtune.infra import provider
+from cloudtune.infra.cluster.head_process import HeadProcess, end_from_inside
+from cloudtune.infra.processes import DamagedRecordError
 from cloudtune.model.serialization import decode
 
 HEAD_TYPE = "head"
@@ -115,6 +117,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self._seen_until = -math.inf
         self._launched: dict[str, tuple[provider.Instance, float]] = {}
         self._reported: set[tuple[str, str]] = set()
+        self._launching: set[str] = set()  # intents whose request is under way
+        self._ended = False
 
     def non_terminated_nodes(self, tag_filters: Mapping[str, str]) -> list[str]:
         """Return the ids of live instances of this run, and of the head.
@@ -140,8 +144,23 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
                 instances = listed | {name: it for name, (it, _) in self._launched.items()}
                 self._seen = instances
                 self._seen_until = until
+            self._end_if_abandoned(instances)
         nodes = [head_instance(self.run), *instances]
         return [node for node in nodes if tag_filters.items() <= self.node_tags(node).items()]
+
+    def _end_if_abandoned(self, instances: Collection[str]) -> None:
+        """End the head whose controller has died, once the leases have ended all its instances.
+
+        Until then the run may be resumed, and goes on with them. Without instances it would only
+        take memory, and ask for those that a dead controller was refused.
+        """
+        if instances or self._launching or self._ended:
+            return
+        with contextlib.suppress(DamagedRecordError):
+            head = HeadProcess.recorded(self._config.parent)
+            if head is not None and head.abandoned:
+                self._ended = True
+                end_from_inside(self._config.parent)
 
     def _list(self) -> list[provider.Instance]:
         """Return the live instances; note errors that aren't the cloud's, each kind once."""
@@ -191,7 +210,11 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         """
         intent = tags[ray_tags.TAG_RAY_USER_NODE_TYPE]
         assert count == 1, f"asked for {count} nodes of intent {intent}, which stands for one"
-        return self._answered_before(intent) or self._launch(intent, node_config, tags)
+        self._launching.add(intent)
+        try:
+            return self._answered_before(intent) or self._launch(intent, node_config, tags)
+        finally:
+            self._launching.discard(intent)
 
     def _answered_before(self, intent: str) -> dict[str, Any] | None:
         """Return the instance of the intent; None if EC2 was never called for it.

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,15 @@ from ruamel.yaml import YAML
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.cluster.base import Rental
 from cloudtune.infra.cluster.head import RayHead, health_checks
+from cloudtune.infra.cluster.head_process import HeadProcess
+from cloudtune.infra.emulator.provider import make_endpoint
+from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.node.lease import FIRST_MINUTES
 from cloudtune.infra.processes import is_running
 from cloudtune.infra.provider import Endpoint, find_provider, launch_token
 from cloudtune.model.commands import Launch
 from tests.bench import python, wait_for
+from tests.builders.values import present
 
 SPOT = Launch("i000", "p3.8xlarge", "spot", "us-east-1b")
 PLAIN = Launch("i001", "g4dn.xlarge", "on-demand")
@@ -206,6 +210,43 @@ def test_the_server_in_a_dead_heads_place_ends_with_its_process(tmp_path: Path) 
     assert done.returncode == -signal.SIGKILL, done.stderr
     [server] = map(int, done.stdout.split())
     wait_for(lambda: not is_alive(server), seconds=30)
+
+
+A_CONTROLLER = """
+import json, sys, time
+from pathlib import Path
+from cloudtune.infra.cluster.base import Rental
+from cloudtune.infra.cluster.head import RayHead
+from cloudtune.infra.provider import Endpoint
+
+endpoint = Endpoint(**json.loads(sys.argv[1]))
+RayHead(Path("."), Rental("r1", endpoint, {}, 60.0, time.time(), {}, {})).start()
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.walk("it starts a Ray head")
+def test_a_head_without_controller_and_instances_ends_itself(
+    emulator: Emulator, tmp_path: Path
+) -> None:
+    endpoint = json.dumps(asdict(make_endpoint(emulator.access)))
+    with subprocess.Popen(
+        [sys.executable, "-c", A_CONTROLLER, endpoint],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as controller:
+        assert controller.stdout is not None
+        assert controller.stdout.readline() == "started\n"
+        head = present(HeadProcess.recorded(tmp_path))
+        assert head.group.alive()
+        controller.kill()
+    wait_for(lambda: not (tmp_path / "head.json").exists(), seconds=60)
+    assert not head.group.members_alive()
+    assert not head.temp.exists()
 
 
 def is_alive(pid: int) -> bool:
