@@ -53,6 +53,7 @@ class TrialSession:
         self, command: StartTrial, keep_from: int, call: Callable[..., Any], emit: Emit
     ) -> None:
         self.command = command
+        self.until_epoch = command.until_epoch
         self._parts = split_session(command, keep_from)
         self._call = call
         self._emit = emit
@@ -87,6 +88,7 @@ class TrialSession:
 
     def extend(self, until_epoch: int) -> None:
         """Let the workers continue to that epoch; return at once."""
+        self.until_epoch = until_epoch
         for instance in self._parts:
             self._call(instance, "grant", self.command.session, until_epoch)
 

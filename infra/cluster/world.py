@@ -11,7 +11,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, assert_never
@@ -44,6 +45,9 @@ from cloudtune.train.checkpoint import CheckpointStore
 _Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
 _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
 
+_ENDS = (events.TrialStopped, events.TrialFailed, events.TrialLost)
+# A timer that is late by so many seconds shows that this process stood still.
+_STILL_SECONDS = 10.0
 # Seconds for sessions to end by themselves; the instances end in any case.
 _JOIN_SECONDS = 8.0
 _HEADLESS = "it had joined a cluster whose head died"
@@ -88,6 +92,9 @@ class CloudWorld:
         self._began = began
         # A SimpleQueue, because a signal handler may put into it while the main thread reads it.
         self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
+        self._finished: set[str] = set()  # sessions whose end the policy knows
+        self._first: deque[_Queued] = deque()  # before all of the queue
+        self._awake = 0.0  # when this process last noticed that it had stood still
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
         # By trial: it may have to load its checkpoint again.
@@ -217,15 +224,21 @@ class CloudWorld:
         self._timers.update(in_flight.timers)
 
     def _report_saved_epochs(self, start: commands.StartTrial) -> None:
-        """Report the epochs that a lost session has saved, some of which may be known already."""
+        for done in self._saved_epochs(start, start.until_epoch):
+            self.emit(done)
+
+    def _saved_epochs(
+        self, start: commands.StartTrial, until_epoch: int
+    ) -> Iterator[Callable[[float], Event]]:
+        """Yield the epochs that a lost session has saved, some of which may be known already."""
         try:
             saved = CheckpointStore(self._storage).list_checkpoints(start.trial)
         except OSError as error:  # it continues from what the ledger knows
             self._remark(f"the storage can't be asked what the run has saved: {error}")
             return
         for path, manifest in saved.items():
-            if start.start_epoch < manifest.epoch <= start.until_epoch:
-                done = partial(
+            if start.start_epoch < manifest.epoch <= until_epoch:
+                yield partial(
                     events.EpochDone,
                     session=start.session,
                     epoch=manifest.epoch,
@@ -233,7 +246,6 @@ class CloudWorld:
                     checkpoint=path,
                     seconds=0.0,
                 )
-                self.emit(done)
 
     def disown(self, session: str) -> None:
         """End the rest of a session of another controller, without an event."""
@@ -324,25 +336,60 @@ class CloudWorld:
                 see = f"; see {log}" if log.exists() else ""
                 gone = self._watcher.failure or f"the head of the Ray cluster is gone{see}"
                 raise CloudtuneError(f"the run can't go on: {gone}")
-            event: Event | None
-            now = unix_time() - self._began
-            until_timer = max(0.0, min(self._timers.values(), default=now + 1.0) - now)
-            try:
-                event, self._settled = self._events.get(timeout=until_timer)
-            except queue.Empty:
-                event = self._due_timer()
+            taken = self._take()
             if self._hurried:
                 raise HurriedError(
                     "interrupted twice: nothing was waited for, and all is given back. Epochs that "
                     f"were saved are kept: `cloudtune resume {self._head.rental.run}` ends the run "
                     "in order, and once more goes on with it"
                 )
-            if event is not None:
+            if taken is not None:
+                event, self._settled = taken
                 # Two threads may have overtaken each other between clock and queue.
                 self._last = max(self._last, event.at)
                 self._event = dataclasses.replace(event, at=self._last)
+                if isinstance(event, _ENDS):
+                    self._finished.add(event.session)
                 return self._event
         return None
+
+    def _take(self) -> _Queued | None:
+        """Wait for an event of the queue, or for a timer; None if there was neither."""
+        if self._first:
+            return self._first.popleft()
+        now = unix_time() - self._began
+        until_timer = max(0.0, min(self._timers.values(), default=now + 1.0) - now)
+        try:
+            taken: _Queued | None = self._events.get(timeout=until_timer)
+        except queue.Empty:
+            taken = None
+        still = self._stood_still()
+        if taken is None:
+            timer = self._due_timer()
+            taken = None if timer is None else (timer, ())
+        if taken is None or not still:
+            return taken
+        # The leases may have ended the instances meanwhile: what their trials have saved comes
+        # before the news of their end.
+        self._first += [*self._unreported(), taken]
+        return self._first.popleft()
+
+    def _stood_still(self) -> bool:
+        """Whether a timer is long overdue: this process was stopped, or its machine slept."""
+        now = unix_time() - self._began
+        due = max(min(self._timers.values(), default=now), self._awake)
+        if now < due + _STILL_SECONDS:
+            return False
+        self._awake = now
+        return True
+
+    def _unreported(self) -> Iterator[_Queued]:
+        """Yield the epochs in the storage of all sessions whose end the policy doesn't know yet."""
+        at = unix_time() - self._began
+        for name in sorted(self._sessions.keys() - self._finished):
+            session = self._sessions[name]
+            for done in self._saved_epochs(session.command, session.until_epoch):
+                yield done(at), ()
 
     def _acknowledge(self) -> None:
         """Release old messages and checkpoints: the policy has handled the last event."""

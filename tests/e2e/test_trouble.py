@@ -85,6 +85,21 @@ def longer(path: Path) -> Path:
     return longer
 
 
+@pytest.mark.walk("a run stands still until its leases have ended")
+def test_a_run_that_stood_still_past_its_deadline_has_the_last_epoch_saved(bench: Bench) -> None:
+    path = longer(bench.ready(trials=1))
+    process = bench.start("run", path, "--strategy", "random", "--deadline", "80s")
+    wait_for(lambda: bench.recorded('"EpochDone"') > 5, seconds=80)
+    process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: not bench.alive(), seconds=120)
+    saved = max(bench.home.glob("**/epoch-*/manifest.json")).parent.name
+    assert bench.recorded(saved) == 0
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, out + err
+    assert f"epoch-{bench.last_report()['best']['epoch']:05d}" == saved
+
+
 def test_instances_end_themselves_though_ec2_may_not_end_them(bench: Bench) -> None:
     """And credentials that expire while all is given back cost no result."""
     path = bench.ready(trials=2)

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from cloudtune.clock import unix_time
 from cloudtune.engine.resume import InFlight, OpenSession
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.trial_session import TrialSession, cause, split_session
 from cloudtune.infra.cluster.world import CloudWorld
 from cloudtune.infra.node import messages
-from cloudtune.model.commands import Launch, StartTrial
+from cloudtune.model.commands import Launch, SetTimer, StartTrial
 from cloudtune.model.events import (
     EpochDone,
     EpochReport,
@@ -204,6 +205,24 @@ def test_saved_before_its_instance_is_lost(tmp_path: Path, lived_on: bool, why: 
     assert kinds == [RunResumed, EpochDone, EpochDone, NodeLost, TrialLost, TrialStopped]
     assert [event.epoch for event in result if isinstance(event, EpochDone)] == [2, 3]
     assert next(event for event in result if isinstance(event, NodeLost)).reason.startswith(why)
+
+
+def test_what_trials_saved_while_it_stood_still_comes_before_their_loss(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "state").write_text("of any epoch")
+    left = Left(tmp_path, 0)
+    left.world.adopt(START)
+    [started] = left.events(1)
+    assert isinstance(started, TrialStarted)
+    for epoch in (1, 2, 3):
+        CheckpointStore(str(tmp_path)).save("t00", epoch, {"loss": 0.5}, tmp_path / "files")
+    left.world.apply(SetTimer("tick", unix_time() - 60.0))
+    left.hear(1, messages.Lost("its instance is gone"))
+    left.hear(2, messages.Gone())
+    *saved, lost = left.events(3)
+    epochs = [event.epoch for event in saved if isinstance(event, EpochDone)]
+    assert epochs == [1, 2], "3 was never granted"
+    assert isinstance(lost, TrialLost)
 
 
 BOOM = messages.Failure("ValueError: boom", "Traceback …")
