@@ -164,6 +164,11 @@ class StagePlan:
         """The GPUs of all its instances, used or not."""
         return sum(group.instances * group.offer.gpus for group in self.groups)
 
+    @property
+    def on_spot(self) -> bool:
+        """Whether anything of the stage is on spot."""
+        return any(group.offer.spot for group in self.groups)
+
     @cached_property
     def fleet(self) -> Counter[Offer]:
         """The instances of each offer; read-only."""

@@ -9,6 +9,7 @@ from cloudtune.model.commands import PlanAnew
 from cloudtune.model.placement import enough, open_groups
 from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
 from cloudtune.model.progress import Roster, TrialProgress
+from cloudtune.model.text import end_text, stage_text
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.strategies.base import Task, View
 from cloudtune.strategies.rungs import cap_epoch
@@ -32,8 +33,7 @@ class Itinerary:
         self.stuck = False  # nothing of the stage is available, and there is no other plan
         self.restless = False  # an epoch has shown that the rest may need another plan
         self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
-        self.changes: list[tuple[float, PlanAnew]] = []
-        self.unrecorded: list[PlanAnew] = []
+        self.changes: list[PlanAnew] = []  # that aren't in the ledger yet
         self.leaving: frozenset[str] = frozenset()
         self.probes: Counter[Offer] = Counter()  # requested on top of the plan
         self.waiting: dict[TrialId, int] = {}  # join later: that stage's end
@@ -44,6 +44,16 @@ class Itinerary:
     @property
     def stage_plan(self) -> StagePlan:
         return self.plan.stages[self.stage]
+
+    @property
+    def stages_ahead(self) -> tuple[StagePlan, ...]:
+        """The present stage and those after it."""
+        return self.plan.stages[self.stage :]
+
+    @property
+    def groups_ahead(self) -> list[Group]:
+        """The groups of these stages: wherever trials will train by the plan."""
+        return [group for stage in self.stages_ahead for group in stage.groups]
 
     def rung_epoch(self, trial: Trial) -> int:
         """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
@@ -130,17 +140,39 @@ class Itinerary:
         self.planned_at = view.now
         self.replanned += 1
 
-    def record(self, view: View, why: str, what: str) -> None:
+    def follow(self, plan: Plan, view: View) -> None:
+        """Follow a plan that begins now, in the middle of the present stage.
+
+        The stage keeps what its plan said up to now.
+        """
+        old = self.stage_plan
+        now, *later = plan.stages
+        gone = view.now - self.stage_began[-1]
+        share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
+        begun = replace(
+            now,
+            stage=replace(now.stage, start_epoch=old.stage.start_epoch),
+            begin=-gone,
+            seconds=gone + now.seconds,
+            dollars=share * old.dollars + now.dollars,
+        )
+        self.splice(replace(plan, stages=(begun, *later)), self.stage, view)
+        self.stuck = False
+
+    def describe(self, detail: str = "") -> str:
+        """Return in words what the stage has now, and when the plan ends."""
+        parts = stage_text(self.stage_plan), detail, f"to end at {end_text(self.plan)}"
+        return "; ".join(filter(None, parts))
+
+    def record(self, why: str, what: str) -> None:
         """Record a change of the plan, and when the run will end by it."""
         estimate = self.plan.estimate
-        change = PlanAnew(self.stage, why, what, estimate.seconds, estimate.dollars)
-        self.changes.append((view.now, change))
-        self.unrecorded.append(change)
+        self.changes.append(PlanAnew(self.stage, why, what, estimate.seconds, estimate.dollars))
 
     def pop_changes(self) -> list[PlanAnew]:
         """Return the recorded changes of the plan, each once."""
-        changes = self.unrecorded
-        self.unrecorded = []
+        changes = self.changes
+        self.changes = []
         return changes
 
     # ---- instances ---------------------------------------------------------------------------
@@ -175,6 +207,11 @@ class Itinerary:
             trials = placed[group.offer] + joining
             needed[group.offer] = enough(group, trials, view.held.get(group.offer, 0))
         return needed
+
+    def out_of_reach(self, view: View) -> bool:
+        """Whether the stage misses instances, all of which the cloud refuses."""
+        missing = self.missing(view)
+        return bool(missing) and all(map(view.refused, missing))
 
     def held_back(self, view: View) -> bool:
         """Whether the cap makes missing instances wait until others are gone."""

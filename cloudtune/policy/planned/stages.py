@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Allowance, Plan, Stage
 from cloudtune.model.progress import OVER
-from cloudtune.model.text import count_noun, end_text, stage_text
+from cloudtune.model.text import count_noun
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -16,9 +16,15 @@ from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.policy.base import Brakes, Components
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths, Schedule
+from cloudtune.policy.planned.executor import (
+    HalvingSchedule,
+    PlannedFleet,
+    PlannedStages,
+    PlannedWidths,
+    Schedule,
+)
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import HalvingSchedule, request_for_rest
+from cloudtune.policy.planned.outlook import request_from_now
 from cloudtune.policy.planned.replanner import Heeds, Replanner
 from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
@@ -94,7 +100,6 @@ class Newcomers:
     own trials were training to. From there on all compete. One plan covers both.
     """
 
-    name: str
     planning: Planning
     context: BuildContext
     sampler: Sampler
@@ -118,9 +123,8 @@ class Newcomers:
         ends = [stage.end_epoch for stage in joined.stages()]
         later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
         itinerary.join(view, new, plan, first, later)
-        what = f"{stage_text(itinerary.stage_plan)}; to end at {end_text(itinerary.plan)}"
-        itinerary.record(view, count_noun(len(new), "more trial"), what)
-        return HalvingSchedule(joined, self.name, itinerary.stage)
+        itinerary.record(count_noun(len(new), "more trial"), itinerary.describe())
+        return HalvingSchedule(joined, itinerary.stage)
 
     def _joining(
         self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
@@ -137,14 +141,15 @@ class Newcomers:
         return joining
 
     def _plan(self, view: View, itinerary: Itinerary, work: tuple[Stage, ...]) -> Plan:
-        request = request_for_rest(
-            view, itinerary, self.reserve, work=work, trials=(), barred=view.barred
-        )
+        request = request_from_now(view, itinerary, self.reserve, work, (), barred=view.barred)
         if self.planning.in_time:
             request = replace(request, allowance=Allowance(request.allowance.seconds, None))
-        planner = PLANNERS.get(itinerary.plan.planner, PLANNERS["exact"])
-        objective = itinerary.plan.objective
-        return in_time_or_fastest(planner, replace(request, objective=objective))
+        return in_time_or_fastest(_find_planner(itinerary.plan), request)
+
+
+def _find_planner(plan: Plan) -> Planner:
+    """Return the planner of a plan; the exact one instead of one that is too slow for a run."""
+    return PLANNERS.get(plan.planner, PLANNERS["exact"])
 
 
 def follow(
@@ -171,20 +176,21 @@ def follow(
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = compute_reserve(brakes)
     halving = planning.build_rungs(context, len(itinerary.trials))
-    schedule: Schedule = HalvingSchedule(halving, name)
+    schedule: Schedule = HalvingSchedule(halving)
+    joining = None
     if planning.schedule is not None:
         schedule = planning.schedule(halving, reserve)
+    elif sampler is not None:
+        joining = Newcomers(planning, context, sampler, reserve).join
     heeds: Heeds = "all" if planned_widths else "shocks"
     if not planning.replans:
         heeds = "refusals"
-    planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
-    joining = None
-    if sampler is not None and not planning.explores:
-        joining = Newcomers(name, planning, context, sampler, reserve).join
+    replanner = Replanner(itinerary, _find_planner(plan), reserve, heeds)
     strategy = PlannedStages(
+        name,
         schedule,
         itinerary,
-        reacting=Replanner(planner, reserve, heeds) if planned_fleet else None,
+        replanner=replanner if planned_fleet else None,
         joining=joining,
         planned_widths=planned_widths,
         planned_fleet=planned_fleet,
