@@ -199,13 +199,11 @@ class PlannedStages:
             and (trial.unsaved or itinerary.fits(view, trial) or not self._planned_widths)
             for piece in trial.placement
         )
-        for offer, count in view.held.items():
-            group = itinerary.stage_plan.group(offer)
-            extra = count - (group.instances if group else 0) - itinerary.probes[offer]
+        for offer, extra in (view.held - itinerary.stage_plan.fleet - itinerary.probes).items():
             # Ties go to the oldest: they have paid their minimum charge.
             held = [rented for rented in view.fleet.staying() if rented.offer == offer]
             held.sort(key=lambda r: (not r.at_risk, r.joined, staying[r.instance or ""]))
-            yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
+            yield from (r.instance for r in held[:extra] if r.instance is not None)
 
     def _movers(self, view: View) -> Iterator[TrialId]:
         """Yield trials that can't stay where they are: their group's width changed or it is full.

@@ -8,7 +8,7 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import PlanAnew
 from cloudtune.model.placement import enough, open_groups
 from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
-from cloudtune.model.progress import Roster, TrialProgress
+from cloudtune.model.progress import OVER, Roster, TrialProgress
 from cloudtune.model.text import end_text, stage_text
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.strategies.base import Task, View
@@ -73,6 +73,11 @@ class Itinerary:
 
     def started_trials(self, view: View) -> list[TrialProgress]:
         return [view.trials[name] for name in self.members if name in view.trials]
+
+    def survivors(self, view: View) -> tuple[TrialId, ...]:
+        """Return the members that aren't over, including those that have yet to start."""
+        trials = view.trials
+        return tuple(n for n in self.members if n not in trials or trials[n].status not in OVER)
 
     def roster(self, view: View) -> Roster:
         """Return the progress of the stage's trials."""

@@ -13,7 +13,6 @@ from functools import cached_property
 from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
 from cloudtune.model.plans import Allowance, Estimate, Group, Plan, Rentable, Stage, StagePlan
-from cloudtune.model.progress import OVER
 from cloudtune.model.trial import TrialId, Width
 from cloudtune.planners.base import Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -87,18 +86,16 @@ def _held_instances(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
     parked to let others train, the plan can't count on any trial staying in place.
     """
     started = [view.trials[name] for name in trials if name in view.trials]
-    widths = defaultdict[Offer | None, set[Width]](set)
-    if len(started) == len(trials) and all(trial.live for trial in started):
-        for trial in started:
-            widths[trial.offer].add(trial.width)
+    settled = len(started) == len(trials) and all(trial.live for trial in started)
+    widths = {(trial.offer, trial.width) for trial in started if settled}
     ages = defaultdict[Offer, list[float]](list)
     for rented in view.fleet.staying():
         ages[rented.offer].append(max(0.0, view.now - rented.began_at))
-    result = []
-    for offer, of_offer in ages.items():
-        width = widths[offer].pop() if len(widths[offer]) == 1 else None
-        result.append(Live(offer, tuple(sorted(of_offer)), width))
-    return tuple(result)
+    held = []
+    for offer, seconds in ages.items():
+        there = [width for place, width in widths if place == offer]
+        held.append(Live(offer, tuple(sorted(seconds)), there[0] if len(there) == 1 else None))
+    return tuple(held)
 
 
 def joins_in(view: View, offer: Offer) -> float:
@@ -143,10 +140,7 @@ class Outlook:
     @cached_property
     def members(self) -> tuple[TrialId, ...]:
         """The trials of the stage that aren't over, including those that wait at its rung."""
-        trials = self.view.trials
-        return tuple(
-            n for n in self.itinerary.members if n not in trials or trials[n].status not in OVER
-        )
+        return self.itinerary.survivors(self.view)
 
     @cached_property
     def _epochs(self) -> dict[TrialId, int]:

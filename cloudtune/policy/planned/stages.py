@@ -1,11 +1,11 @@
 """How strategies with stages are planned, and what carries their plans out."""
 
 import bisect
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Allowance, Plan, Stage
-from cloudtune.model.progress import OVER
 from cloudtune.model.text import count_noun
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
@@ -113,38 +113,28 @@ class Newcomers:
         if why := why_fewer(self.sampler.more(trials), trials):
             return why
         new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
-        own = self.planning.build_rungs(self.context, len(new))
-        joined = JoinedHalving(own, self._joining(view, itinerary, own))
-        try:
-            plan = self._plan(view, itinerary, joined.stages())
-        except InfeasibleError as error:
-            return str(error)
-        first = (*joined.joining.get(0, ()), *(trial.id for trial in new))
-        ends = [stage.end_epoch for stage in joined.stages()]
-        later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
-        itinerary.join(view, new, plan, first, later)
-        itinerary.record(count_noun(len(new), "more trial"), itinerary.describe())
-        return HalvingSchedule(joined, itinerary.stage)
-
-    def _joining(
-        self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
-    ) -> Mapping[int, tuple[TrialId, ...]]:
-        """Return the run's own trials by the stage at which they join the new ones."""
-        rungs = [stage.end_epoch for stage in newcomers.stages()]
-        trials = view.trials
-        end = itinerary.stage_plan.stage.end_epoch
-        left = [n for n in itinerary.members if n not in trials or trials[n].status not in OVER]
-        joining: dict[int, tuple[TrialId, ...]] = {}
-        for name, rung in (*((name, end) for name in left), *itinerary.waiting.items()):
-            at = bisect.bisect_left(rungs, rung)
-            joining[at] = (*joining.get(at, ()), name)
-        return joining
-
-    def _plan(self, view: View, itinerary: Itinerary, work: tuple[Stage, ...]) -> Plan:
-        request = request_from_now(view, itinerary, self.reserve, work, (), barred=view.barred)
+        halving = self.planning.build_rungs(self.context, len(new))
+        rungs = [stage.end_epoch for stage in halving.stages()]
+        # The run's own trials, by the stage at which they join the new ones.
+        due = dict.fromkeys(itinerary.survivors(view), itinerary.stage_plan.stage.end_epoch)
+        joining = defaultdict[int, tuple[TrialId, ...]](tuple)
+        for name, rung in (due | itinerary.waiting).items():
+            joining[bisect.bisect_left(rungs, rung)] += (name,)
+        first = (*joining[0], *(trial.id for trial in new))
+        waiting = {n: rungs[at] for at, names in joining.items() if at > 0 for n in names}
+        joined = JoinedHalving(halving, joining)
+        request = request_from_now(
+            view, itinerary, self.reserve, joined.stages(), (), barred=view.barred
+        )
         if self.planning.in_time:
             request = replace(request, allowance=Allowance(request.allowance.seconds, None))
-        return in_time_or_fastest(_find_planner(itinerary.plan), request)
+        try:
+            plan = in_time_or_fastest(_find_planner(itinerary.plan), request)
+        except InfeasibleError as error:
+            return str(error)
+        itinerary.join(view, new, plan, first, waiting)
+        itinerary.record(count_noun(len(new), "more trial"), itinerary.describe())
+        return HalvingSchedule(joined, itinerary.stage)
 
 
 def _find_planner(plan: Plan) -> Planner:
