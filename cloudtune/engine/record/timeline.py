@@ -7,7 +7,7 @@ no metric and no plan: callers pass them in. All times are in seconds of the run
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, assert_never
 
 from cloudtune.engine.ledger import Entry
@@ -115,6 +115,11 @@ class SessionSpan:
     waited: bool = True  # whether its next epoch counts
     rests: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each
     resting: float | None = None  # the time since which it waits at its rung, if it does
+
+    @property
+    def start_now(self) -> commands.StartTrial:
+        """Its start, with the epoch that it may train to by now."""
+        return replace(self.start, until_epoch=self.until)
 
     @property
     def waits(self) -> bool:
