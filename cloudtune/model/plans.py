@@ -107,6 +107,18 @@ class Estimate:
     seconds: float
     dollars: float
 
+    def end(self, now: float, dollars: float) -> "RunEnd":
+        """Return the end of a run with this to come, at that second and after these dollars."""
+        return RunEnd(now + self.seconds, dollars + self.dollars)
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """When a run is expected to end, in seconds from its start, and its whole bill in dollars."""
+
+    at: float
+    dollars: float
+
 
 @dataclass(frozen=True)
 class Charges:

@@ -11,7 +11,7 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.outlook import request_from_now
+from cloudtune.policy.planned.situation import request_from_now
 from cloudtune.strategies.base import View
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 

@@ -16,7 +16,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.explore import explore, plan_within
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.reserve import NOISE
-from cloudtune.policy.planned.outlook import Outlook, allowance_now
+from cloudtune.policy.planned.situation import Situation, allowance_now
 
 # Finds how many trials fit. Each number tried takes a planning, so this planner must be quick.
 _QUICK = GreedyPlanner()
@@ -36,20 +36,20 @@ class BestEffort:
     epochs: int
     full: int
 
-    def describe(self, outlook: Outlook) -> str:
+    def describe(self, situation: Situation) -> str:
         """Return in words what the limits allow."""
         parts = []
-        before = len(outlook.members)
+        before = len(situation.members)
         if len(self.members) < before:
             parts.append(f"{count_noun(len(self.members), 'trial')} instead of {before}")
-        elif outlook.later and self.next_trials < outlook.later[0].trials:
-            parts.append(f"{self.next_trials} instead of {outlook.later[0].trials} to go on")
+        elif situation.later and self.next_trials < situation.later[0].trials:
+            parts.append(f"{self.next_trials} instead of {situation.later[0].trials} to go on")
         if self.epochs < self.full:
             parts.append(f"the last one to about epoch {self.epochs} of {self.full}")
         return ", ".join(parts)
 
 
-def find_best_effort(outlook: Outlook) -> BestEffort | None:
+def find_best_effort(situation: Situation) -> BestEffort | None:
     """Return the most trials of which one can still be trained in full; or else one trial.
 
     It trains as many epochs as possible. None if that isn't more than going on achieves.
@@ -57,35 +57,38 @@ def find_best_effort(outlook: Outlook) -> BestEffort | None:
     In the middle of a stage all its trials train on to the rung if that leaves time and money for a
     full training; otherwise the worst are cut now.
     """
-    best = None if outlook.fresh else _cut_at_rung(outlook)
+    best = None if situation.fresh else _cut_at_rung(situation)
     if best is None or best.epochs < best.full:
-        now = _cut_now(outlook)
+        now = _cut_now(situation)
         if best is None or (now is not None and now.epochs > best.epochs):
             best = now
-    if best is None or best.epochs == best.full or outlook.going_on is None:
+    if best is None or best.epochs == best.full or situation.going_on is None:
         return best
-    enough = _furthest_epoch(outlook) + max(1.0, NOISE * best.full)
+    enough = _furthest_epoch(situation) + max(1.0, NOISE * best.full)
     return best if best.epochs > enough else None
 
 
-def _cut_at_rung(outlook: Outlook) -> BestEffort | None:
-    now, *later = outlook.work
-    return _explore(outlook, (now,), later, outlook.members) if later else None
+def _cut_at_rung(situation: Situation) -> BestEffort | None:
+    now, *later = situation.work
+    return _explore(situation, (now,), later, situation.members) if later else None
 
 
-def _cut_now(outlook: Outlook) -> BestEffort | None:
-    ranked = _rank(outlook)
-    trials = outlook.view.trials
+def _cut_now(situation: Situation) -> BestEffort | None:
+    ranked = _rank(situation)
+    trials = situation.view.trials
     trained = any(trials[name].history for name in ranked if name in trials)
-    now, *later = outlook.work
+    now, *later = situation.work
     # Without later stages the best may have no more to train.
-    if not (outlook.fresh or trained) or not (later or ranked[0] in outlook.training):
+    if not (situation.fresh or trained) or not (later or ranked[0] in situation.training):
         return None
-    return _explore(outlook, (), [replace(now, trials=len(ranked)), *later], ranked)
+    return _explore(situation, (), [replace(now, trials=len(ranked)), *later], ranked)
 
 
 def _explore(
-    outlook: Outlook, sure: tuple[Stage, ...], stages: Sequence[Stage], ranked: tuple[TrialId, ...]
+    situation: Situation,
+    sure: tuple[Stage, ...],
+    stages: Sequence[Stage],
+    ranked: tuple[TrialId, ...],
 ) -> BestEffort | None:
     """Return the best effort that trains the `sure` stages, and as much as fits of the others."""
     first = stages[0].start_epoch
@@ -96,7 +99,7 @@ def _explore(
 
     def ask(count: int, epochs: int) -> PlanRequest:
         work = (*sure, *_scale_stages(stages, count, first + epochs))
-        return outlook.best_effort_request(work, choose(count))
+        return situation.best_effort_request(work, choose(count))
 
     most = stages[0].trials
     try:
@@ -108,7 +111,7 @@ def _explore(
     # The run's own planner finds a better plan, and from epoch 0 on room for one more trial.
     more = min(most, trials + (first == 0))
     for count in range(more, quick.trials - 1, -1):
-        found = plan_within(outlook.planner, ask(count, quick.epochs))
+        found = plan_within(situation.planner, ask(count, quick.epochs))
         if found is not None:
             trials = count
             plan = found
@@ -117,7 +120,7 @@ def _explore(
     request = ask(trials, last - first)
     choices = list(plan.choices)
     choices += [choices[-1]] * (len(request.work) - len(choices))
-    plan = price(request, choices, outlook.planner.name)
+    plan = price(request, choices, situation.planner.name)
     return BestEffort(plan, choose(trials), trials, first + quick.epochs, last)
 
 
@@ -136,28 +139,28 @@ def _scale_stages(stages: Sequence[Stage], trials: int, end: int) -> tuple[Stage
     return tuple(scaled)
 
 
-def _rank(outlook: Outlook) -> tuple[TrialId, ...]:
+def _rank(situation: Situation) -> tuple[TrialId, ...]:
     """Return the trials of the stage, best first, by the last epoch that all have reported.
 
     Right after a rung they are in order already. Trials that have yet to begin come last.
     """
-    members = outlook.members
-    if outlook.fresh:
+    members = situation.members
+    if situation.fresh:
         return members
-    trials = outlook.view.trials
+    trials = situation.view.trials
     histories = {n: trials[n].history for n in members if n in trials and trials[n].history}
     epoch = min(map(max, histories.values()), default=0)
-    mode = outlook.view.mode
+    mode = situation.view.mode
     ranked = sorted(histories, key=lambda n: (rank_key(mode, histories[n].get(epoch)), n))
     return (*ranked, *(n for n in members if n not in histories))
 
 
-def _furthest_epoch(outlook: Outlook) -> float:
+def _furthest_epoch(situation: Situation) -> float:
     """Return the epoch that the last trial reaches by the present plan before a limit ends it."""
-    allowance = allowance_now(outlook.view, replace(outlook.reserve, share=0.0))
-    time = math.inf if allowance.seconds is None else allowance.seconds - outlook.delay
+    allowance = allowance_now(situation.view, replace(situation.reserve, share=0.0))
+    time = math.inf if allowance.seconds is None else allowance.seconds - situation.delay
     money = math.inf if allowance.dollars is None else allowance.dollars
-    stages = outlook.present.stages
+    stages = situation.present.stages
     for stage in stages:
         rate = max(stage.dollars / stage.seconds, 1e-12) if stage.seconds > 0 else 1e-12
         lasts = min(time, money / rate)

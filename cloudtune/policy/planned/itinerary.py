@@ -7,7 +7,7 @@ from dataclasses import replace
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import PlanAnew
 from cloudtune.model.placement import enough, open_groups
-from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
+from cloudtune.model.plans import Group, Plan, StagePlan
 from cloudtune.model.progress import OVER, Roster, TrialProgress
 from cloudtune.model.text import end_text, stage_text
 from cloudtune.model.trial import Trial, TrialId
@@ -19,7 +19,7 @@ class Itinerary:
     """A plan and a run's position in it.
 
     `trials` are those of the first stage, in the order in which they start. `plan` may change
-    during the run. `stage` counts from 0; `members` are its trials.
+    during the run, and with it the expected `end`. `stage` counts from 0; `members` are its trials.
     """
 
     def __init__(self, plan: Plan, trials: Sequence[Trial]) -> None:
@@ -27,6 +27,7 @@ class Itinerary:
         self.trials = {trial.id: trial for trial in trials}
         self.stage = 0
         self.stage_began: list[float] = []
+        self.end = plan.estimate.end(0.0, 0.0)
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
         self.planned_at = 0.0
@@ -105,6 +106,7 @@ class Itinerary:
         """Begin the first stage, if none has begun."""
         if not self.stage_began:
             self.stage_began.append(view.now)
+            self.end = self.plan.estimate.end(view.now, 0.0)
 
     def next_stage(self, view: View, chosen: tuple[TrialId, ...]) -> None:
         self.stage += 1
@@ -138,10 +140,8 @@ class Itinerary:
     def splice(self, rest: Plan, kept: int, view: View) -> None:
         """Append a plan that begins now to the first `kept` stages of the present one."""
         later = (replace(stage, begin=stage.begin + view.now) for stage in rest.stages)
-        estimate = Estimate(
-            view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
-        )
-        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
+        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later))
+        self.end = rest.estimate.end(view.now, view.committed)
         self.planned_at = view.now
         self.replanned += 1
 
@@ -166,13 +166,16 @@ class Itinerary:
 
     def describe(self, detail: str = "") -> str:
         """Return in words what the stage has now, and when the plan ends."""
-        parts = stage_text(self.stage_plan), detail, f"to end at {end_text(self.plan)}"
+        parts = (
+            stage_text(self.stage_plan),
+            detail,
+            f"to end at {end_text(self.end, self.plan.offers)}",
+        )
         return "; ".join(filter(None, parts))
 
     def record(self, why: str, what: str) -> None:
         """Record a change of the plan, and when the run will end by it."""
-        estimate = self.plan.estimate
-        self.changes.append(PlanAnew(self.stage, why, what, estimate.seconds, estimate.dollars))
+        self.changes.append(PlanAnew(self.stage, why, what, self.end.at, self.end.dollars))
 
     def pop_changes(self) -> list[PlanAnew]:
         """Return the recorded changes of the plan, each once."""

@@ -1,7 +1,7 @@
 """When the rest of a planned run is replanned, and what it does if no plan keeps the limits.
 
 At every rung, and whenever the forecast departs from the plan or breaks the limits, the present
-plan and the best other plan are both priced by what the run has seen so far (`Outlook`). The run
+plan and the best other plan are both priced by what the run has seen so far (`Situation`). The run
 switches if the present plan breaks the limits, or if the other is better by more than noise, boots
 included. So nothing flaps, and a run that goes as planned keeps its plan.
 """
@@ -20,8 +20,8 @@ from cloudtune.planners.reserve import NOISE, Reserve
 from cloudtune.planners.selection import measures
 from cloudtune.policy.planned.best_effort import find_best_effort
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.outlook import LATE, Outlook, joins_in
 from cloudtune.policy.planned.safety_net import MarketWatch, Turn
+from cloudtune.policy.planned.situation import LATE, Situation, joins_in
 from cloudtune.strategies.base import View
 
 # After a search that found nothing, the share of the remaining time without another.
@@ -102,7 +102,7 @@ class Replanner:
             return ()
         self._fruitless = None
         self._seen = self._epoch_seconds(view)
-        return self._look(Outlook(view, itinerary, self._planner, self._reserve), cause)
+        return self._look(Situation(view, itinerary, self._planner, self._reserve), cause)
 
     def _cause(self, view: View) -> Cause | None:
         """Return the cause to review the plan; None if there is none."""
@@ -139,36 +139,36 @@ class Replanner:
 
     # ---- which plan ---------------------------------------------------------------------------
 
-    def _look(self, outlook: Outlook, cause: Cause) -> Sequence[TrialId]:
+    def _look(self, situation: Situation, cause: Cause) -> Sequence[TrialId]:
         """Follow another plan if it is better; return the trials that are cut for it."""
-        turn = None if self._markets is None else self._markets.look(outlook)
+        turn = None if self._markets is None else self._markets.look(situation)
         if turn is not None:
-            self._take(turn, outlook.view)
+            self._take(turn, situation.view)
         if turn is not None or cause == "market":
             return ()
-        fits = outlook.within and not outlook.refused
-        if fits and self._goes_as_planned(outlook, cause):
+        fits = situation.within and not situation.refused
+        if fits and self._goes_as_planned(situation, cause):
             return ()
         # Only now, because the search is the expensive part of a look.
-        plan = outlook.other()
+        plan = situation.other()
         if plan is not None:
-            if not fits or _beats(plan, outlook.present):
-                self._take(Turn(plan, self._why(outlook, cause)), outlook.view)
+            if not fits or _beats(plan, situation.present):
+                self._take(Turn(plan, self._why(situation, cause)), situation.view)
             return ()
         # If only shocks count, another allocator sets the widths: its pace may keep the limits.
-        out_of_reach = self._itinerary.out_of_reach(outlook.view)
-        if outlook.within or (self._heeds == "shocks" and not out_of_reach):
+        out_of_reach = self._itinerary.out_of_reach(situation.view)
+        if situation.within or (self._heeds == "shocks" and not out_of_reach):
             return ()
-        return self._do_what_can_be_done(outlook, cause)
+        return self._do_what_can_be_done(situation, cause)
 
-    def _goes_as_planned(self, outlook: Outlook, cause: Cause) -> bool:
+    def _goes_as_planned(self, situation: Situation, cause: Cause) -> bool:
         """Whether going on takes what the plan said, within noise."""
-        estimate = outlook.going_on
+        estimate = situation.going_on
         now, *later = self._itinerary.stages_ahead
         if cause == "shock" or estimate is None:
             return True
         # The present stage has run for a while: only a part of it is still to come.
-        gone = max(0.0, outlook.view.now - max(self._itinerary.planned_at, now.begin))
+        gone = max(0.0, situation.view.now - max(self._itinerary.planned_at, now.begin))
         share = max(0.0, 1 - gone / now.seconds) if now.seconds > 0 else 0.0
         seconds = share * now.seconds + sum(stage.seconds for stage in later)
         dollars = share * now.dollars + sum(stage.dollars for stage in later)
@@ -185,13 +185,13 @@ class Replanner:
             self._recorded.add(turn.why + what)
             self._itinerary.record(turn.why, what)
 
-    def _do_what_can_be_done(self, outlook: Outlook, cause: Cause) -> Sequence[TrialId]:
+    def _do_what_can_be_done(self, situation: Situation, cause: Cause) -> Sequence[TrialId]:
         """Follow the best that the limits allow, if that achieves more than going on."""
         itinerary = self._itinerary
-        view = outlook.view
-        why = self._why(outlook, cause)
+        view = situation.view
+        why = self._why(situation, cause)
         too_much = f"{_TOO_MUCH}: {why}"
-        best = find_best_effort(outlook)
+        best = find_best_effort(situation)
         if best is None:
             itinerary.stuck = itinerary.out_of_reach(view)
             self._take(Turn(None, too_much, "goes on as far as the limits allow"), view)
@@ -199,27 +199,27 @@ class Replanner:
             self._fruitless = self._snapshot(view)
             self._quiet_until = view.now + QUIET * self._time_left(view)
             return ()
-        cut = [name for name in outlook.members if name not in best.members]
-        what = best.describe(outlook)
+        cut = [name for name in situation.members if name not in best.members]
+        what = best.describe(situation)
         itinerary.members = tuple(name for name in itinerary.members if name not in cut)
         self._take(Turn(best.plan, too_much if what else why, what), view)
         return [name for name in cut if name in view.trials]
 
     # ---- why ----------------------------------------------------------------------------------
 
-    def _why(self, outlook: Outlook, cause: Cause) -> str:
+    def _why(self, situation: Situation, cause: Cause) -> str:
         """Return in words what differs from the plan, and what going on would take."""
-        view = outlook.view
+        view = situation.view
         parts = []
-        refused = [offer_text(offer) for offer in outlook.missing if view.avoided(offer)]
+        refused = [offer_text(offer) for offer in situation.missing if view.avoided(offer)]
         if refused:
             parts.append(f"{', '.join(refused)} can't be had")
         elif cause == "shock":
             parts.append("an instance was lost")
-        parts += _differences(outlook)
-        if outlook.going_on is not None and not outlook.within:
-            end = format_seconds(view.now + outlook.going_on.seconds)
-            bill = format_dollars(view.committed + outlook.going_on.dollars)
+        parts += _differences(situation)
+        if situation.going_on is not None and not situation.within:
+            end = format_seconds(view.now + situation.going_on.seconds)
+            bill = format_dollars(view.committed + situation.going_on.dollars)
             parts.append(f"going on would take until {end} and {bill}")
         return "; ".join(parts) or "at the rung"
 
@@ -240,15 +240,15 @@ def _late_at(view: View) -> float:
     return min(looks)
 
 
-def _differences(outlook: Outlook) -> list[str]:
+def _differences(situation: Situation) -> list[str]:
     """Return in words by how much epochs and boots of the stage differ from the profile's."""
     texts = []
-    for group in outlook.itinerary.stage_plan.groups:
-        profiled = outlook.view.profiled(group.offer)
+    for group in situation.itinerary.stage_plan.groups:
+        profiled = situation.view.profiled(group.offer)
         profile = profiled.profile
         if group.width not in profile.epoch:  # no trial trains there any more
             continue
-        real = outlook.view.corrected(profiled, outlook.itinerary.members).profile
+        real = situation.view.corrected(profiled, situation.itinerary.members).profile
         name = group.offer.instance_type.name
         ratio = real.epoch_seconds(group.width) / profile.epoch_seconds(group.width)
         if abs(ratio - 1) > NOISE:

@@ -23,7 +23,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.outlook import LATE, Outlook, fill_choices, request_from_now
+from cloudtune.policy.planned.situation import LATE, Situation, fill_choices, request_from_now
 from cloudtune.strategies.base import View
 
 # The price of waiting: finishing on demand at the last moment may cost at most this many times
@@ -79,24 +79,24 @@ class MarketWatch:
             r.joined for r in view.fleet.staying() if r.offer in itinerary.probes
         )
 
-    def look(self, outlook: Outlook) -> Turn | None:
+    def look(self, situation: Situation) -> Turn | None:
         """Return what the markets change; None if the plan stays.
 
-        `outlook.shuns` then has the offers that no other plan should use now.
+        `situation.shuns` then has the offers that no other plan should use now.
         """
-        net = SafetyNet(outlook, self._answers)
-        view = outlook.view
+        net = SafetyNet(situation, self._answers)
+        view = situation.view
         self.look_at = math.inf
         if not net.applies:
             return None
         self._dry |= {o for o, pause in view.backoffs.items() if o.spot and pause.refusals > 0}
         self._dry -= view.held.keys()
         turn = self._turn(net)
-        stage = outlook.itinerary.stage_plan
+        stage = situation.itinerary.stage_plan
         if turn is not None and turn.plan is not None:
             stage = turn.plan.stages[0]
         self.look_at = net.looks_at if stage.on_spot else self._next_spot_look(net)
-        if outlook.refused and net.room_for_both:
+        if situation.refused and net.room_for_both:
             # Another plan may finish on demand; look soon, because it isn't known here. Not under
             # the cap: going back so soon costs time that slow trials turn out to need.
             self.look_at = min(self.look_at, self._next_spot_look(net))
@@ -117,16 +117,16 @@ class MarketWatch:
         if net.due:
             self._give_up_spot(net)
             return Turn(net.fallback, "one more loss on spot would leave no time for on-demand")
-        outlook = net.outlook
-        if not outlook.itinerary.stage_plan.on_spot:
+        situation = net.situation
+        if not situation.itinerary.stage_plan.on_spot:
             return self._return_to_spot(net)
-        outlook.itinerary.probes.clear()
-        if not outlook.missing:
-            outlook.shuns = self._dry
+        situation.itinerary.probes.clear()
+        if not situation.missing:
+            situation.shuns = self._dry
         return self._wait(net)
 
     def _give_up_spot(self, net: "SafetyNet") -> None:
-        net.outlook.itinerary.probes.clear()
+        net.situation.itinerary.probes.clear()
         self._waits_until = None
         self._back_at = net.view.now + AGAIN * 2**self._detours
 
@@ -135,8 +135,8 @@ class MarketWatch:
     def _wait(self, net: "SafetyNet") -> Turn | None:
         """Wait for unavailable spot while nothing is rented; None if there is no wait."""
         view = net.view
-        missing = net.outlook.missing
-        heard = net.outlook.itinerary.heard.values()
+        missing = net.situation.missing
+        heard = net.situation.itinerary.heard.values()
         if not missing or max(heard, default=0.0) > self._waits_since:
             self._waits_until = None
             self._waits_since = view.now
@@ -145,7 +145,7 @@ class MarketWatch:
             return None
         # Another spot pool may be available.
         dry = all(map(view.avoided, net.spot_offers))
-        alternative = net.fallback if dry else net.outlook.other()
+        alternative = net.fallback if dry else net.situation.other()
         if alternative is None:
             return None
         away = ", ".join(map(offer_text, missing))
@@ -155,7 +155,7 @@ class MarketWatch:
             reported = pools in self._stood_in
             self._stood_in.add(pools)
             return Turn(alternative, "" if reported else why)
-        if alternative.estimate.dollars <= (1 + NOISE) * net.outlook.present.estimate.dollars:
+        if alternative.estimate.dollars <= (1 + NOISE) * net.situation.present.estimate.dollars:
             return None
         if self._waits_until is None:
             self._waits_until = view.now + net.patience
@@ -170,23 +170,23 @@ class MarketWatch:
 
     def _return_to_spot(self, net: "SafetyNet") -> Turn | None:
         """Return to spot if some is available, or may be; None to stay on demand."""
-        outlook = net.outlook
+        situation = net.situation
         now = net.view.now
-        probes = outlook.itinerary.probes
+        probes = situation.itinerary.probes
         staying = net.view.fleet.staying()
         requested = [rented for rented in staying if rented.offer in probes]
-        if requested and not outlook.missing and not all(r.joined for r in requested):
+        if requested and not situation.missing and not all(r.joined for r in requested):
             return Turn()
         probes.clear()
-        settled = not outlook.missing and all(rented.joined for rented in staying)
+        settled = not situation.missing and all(rented.joined for rented in staying)
         may_try = requested or net.may_try(patient=now >= self._back_at)
         if requested:  # that pool has instances; whether others have is unknown
             there = {rented.offer for rented in requested}
-            outlook.shuns = [offer for offer in net.spot_offers if offer not in there]
-        plan = outlook.other() if may_try and settled else None
+            situation.shuns = [offer for offer in net.spot_offers if offer not in there]
+        plan = situation.other() if may_try and settled else None
         # Whatever else is planned now, it doesn't use spot.
         if net.can_finish:
-            outlook.shuns = net.spot_offers
+            situation.shuns = net.spot_offers
         if plan is None:
             return None
         if requested:
@@ -267,15 +267,15 @@ class SafetyNet:
     All its plans leave the usual reserve and margin.
     """
 
-    def __init__(self, outlook: Outlook, answers: Answers) -> None:
-        self.outlook = outlook
-        self.view = outlook.view
+    def __init__(self, situation: Situation, answers: Answers) -> None:
+        self.situation = situation
+        self.view = situation.view
         self._answers = answers
 
     @cached_property
     def applies(self) -> bool:
         """Whether there are both markets and a deadline, and the objective isn't time."""
-        plan = self.outlook.itinerary.first_plan
+        plan = self.situation.itinerary.first_plan
         if self.view.limits.deadline is None or plan.objective != "cost" or plan.wished is not None:
             return False
         offers = (rentable.offer for rentable in self.view.rentables)
@@ -290,7 +290,7 @@ class SafetyNet:
     @cached_property
     def _request(self) -> PlanRequest:
         """The planning problem of the work, as if all spot instances were lost now."""
-        look = self.outlook
+        look = self.situation
         view = self.view
         request = request_from_now(
             view, look.itinerary, look.reserve, look.work, look.training, barred=view.avoided
@@ -388,10 +388,10 @@ class SafetyNet:
 
         At the widths of the present plan; those that aren't in the plan at their narrowest width.
         """
-        widths = {group.offer: group.width for group in self.outlook.itinerary.groups_ahead}
+        widths = {group.offer: group.width for group in self.situation.itinerary.groups_ahead}
         planned = [offer for offer in self.spot_offers if offer in widths]
         spot = []
-        for rentable in map(self.outlook.real, planned or self.spot_offers):
+        for rentable in map(self.situation.real, planned or self.spot_offers):
             width = widths.get(rentable.offer, rentable.profile.widths[0])
             spot.append((rentable, rentable.profile.epoch_seconds(width)))
         return spot
@@ -416,7 +416,7 @@ class SafetyNet:
     @cached_property
     def dollars(self) -> float:
         """What spot instances lost at the worst moment cost: as many as may be rented."""
-        stages = self.outlook.itinerary.plan.stages
+        stages = self.situation.itinerary.plan.stages
         most = max(group.instances for stage in stages for group in stage.groups)
         return most * max((offer.charge(self.loss) for offer in self.spot_offers), default=0.0)
 
@@ -428,10 +428,10 @@ class SafetyNet:
 
         False if finishing on demand no longer fits: then it has no advantage over spot.
         """
-        requests = any(o.spot and not self.view.avoided(o) for o in self.outlook.missing)
+        requests = any(o.spot and not self.view.avoided(o) for o in self.situation.missing)
         # Spot yet to be launched risks its boot too; spot that trains, one epoch.
         stake = self.loss if requests else self.step
-        on_spot = self.outlook.itinerary.stage_plan.on_spot
+        on_spot = self.situation.itinerary.stage_plan.on_spot
         return on_spot and not self.spares(stake) and self.fallback is not None
 
     @property
@@ -459,7 +459,7 @@ class SafetyNet:
         if not all(group.offer.spot for group in plan.stages[0].groups):
             return False
         dear = math.inf if self.fallback is None else self.fallback.estimate.dollars
-        present = self.outlook.present.estimate.dollars
+        present = self.situation.present.estimate.dollars
         return plan.estimate.dollars <= present + NEXT_BEST * max(0.0, dear - present)
 
     def may_try(self, *, patient: bool) -> bool:
@@ -478,7 +478,7 @@ class SafetyNet:
             return False
         detour = self.loss if self.is_admissible(plan) else (1 + DETOURS) * self.loss
         held = sum(o.usd_per_second * n for o, n in self.view.held.items())
-        saved = self.outlook.present.estimate.dollars - plan.estimate.dollars
+        saved = self.situation.present.estimate.dollars - plan.estimate.dollars
         worth = saved > max(NOISE * plan.estimate.dollars, held * self.loss)
         return worth and self.spares(detour)
 
@@ -489,7 +489,7 @@ class SafetyNet:
 
     def may_take(self, plan: Plan) -> bool:
         """Whether to follow a plan that moves to spot instances which have joined."""
-        present = self.outlook.present.estimate.dollars
+        present = self.situation.present.estimate.dollars
         saves = plan.estimate.dollars < (1 - NOISE) * present
         return plan.stages[0].on_spot and saves and self.spares(self.loss)
 
@@ -501,5 +501,5 @@ class SafetyNet:
     @cached_property
     def room_for_both(self) -> bool:
         """Whether the cap admits the planned spot instances and as many on-demand ones at once."""
-        most = max(stage.instances for stage in self.outlook.itinerary.stages_ahead)
+        most = max(stage.instances for stage in self.situation.itinerary.stages_ahead)
         return 2 * most <= self.view.max_instances

@@ -24,8 +24,8 @@ from cloudtune.policy.planned.executor import (
     Schedule,
 )
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.outlook import request_from_now
 from cloudtune.policy.planned.replanner import Heeds, Replanner
+from cloudtune.policy.planned.situation import request_from_now
 from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
 from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving

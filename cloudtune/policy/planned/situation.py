@@ -104,7 +104,7 @@ def joins_in(view: View, offer: Offer) -> float:
 
 
 @dataclass
-class Outlook:
+class Situation:
     """What is ahead of a run: the work, what the present plan will take, and other plans.
 
     Another plan gets no more instances of the offers that it `shuns` than are held.
