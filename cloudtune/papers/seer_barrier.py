@@ -11,7 +11,7 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.situation import request_from_now
+from cloudtune.policy.planned.situation import Situation
 from cloudtune.strategies.base import View
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 
@@ -69,11 +69,11 @@ class SeerSchedule:
         if not ranked or left <= 0:
             return ()
 
+        situation = Situation(view, itinerary, _EXACT, self._reserve)
+
         def ask(trials: int, epochs: int) -> PlanRequest:
             work = self._strategy.rest(trials, rung, rung + epochs)
-            return request_from_now(
-                view, itinerary, self._reserve, work, ranked[:trials], barred=view.barred
-            )
+            return situation.problem(work, ranked[:trials], view.barred)
 
         try:
             explored = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)

@@ -16,7 +16,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.explore import explore, plan_within
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.reserve import NOISE
-from cloudtune.policy.planned.situation import Situation, allowance_now
+from cloudtune.policy.planned.situation import Situation
 
 # Finds how many trials fit. Each number tried takes a planning, so this planner must be quick.
 _QUICK = GreedyPlanner()
@@ -99,7 +99,7 @@ def _explore(
 
     def ask(count: int, epochs: int) -> PlanRequest:
         work = (*sure, *_scale_stages(stages, count, first + epochs))
-        return situation.best_effort_request(work, choose(count))
+        return situation.best_effort_problem(work, choose(count))
 
     most = stages[0].trials
     try:
@@ -157,9 +157,9 @@ def _rank(situation: Situation) -> tuple[TrialId, ...]:
 
 def _furthest_epoch(situation: Situation) -> float:
     """Return the epoch that the last trial reaches by the present plan before a limit ends it."""
-    allowance = allowance_now(situation.view, replace(situation.reserve, share=0.0))
-    time = math.inf if allowance.seconds is None else allowance.seconds - situation.delay
-    money = math.inf if allowance.dollars is None else allowance.dollars
+    remaining = situation.remaining.after(situation.reserve.seconds + situation.delay)
+    time = math.inf if remaining.seconds is None else remaining.seconds
+    money = math.inf if remaining.dollars is None else remaining.dollars
     stages = situation.present.stages
     for stage in stages:
         rate = max(stage.dollars / stage.seconds, 1e-12) if stage.seconds > 0 else 1e-12

@@ -318,9 +318,7 @@ class PlannedFleet:
         Trials that stop for the new stage, or are on instances about to go, count on top of the
         stage's own GPUs: the next trials are requested now and take over as soon as they can.
         """
-        fleet = self._itinerary.stage_plan.fleet
-        held = view.held
-        expected = held if fleet.items() == held.items() else fleet | held
+        expected = self._itinerary.stage_plan.fleet | view.held
         return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -329,10 +327,10 @@ class PlannedFleet:
         On top of them come `probes`: requested, while the plan does without them.
         """
         itinerary = self._itinerary
-        wanted = itinerary.needed_instances(view)
+        instances = itinerary.needed_instances(view)
         if itinerary.held_back(view):
-            return wanted & view.held
-        return wanted + itinerary.probes if itinerary.probes else wanted
+            return instances & view.held
+        return instances + itinerary.probes
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return all offers as long as the run may replan; otherwise the stage's."""

@@ -187,9 +187,7 @@ class Itinerary:
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor requested, by offer."""
-        needed = self.needed_instances(view)
-        held = view.held
-        return Counter() if needed.items() == held.items() else needed - held
+        return self.needed_instances(view) - view.held
 
     def needed_instances(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage should have, by offer.
@@ -233,7 +231,7 @@ class Itinerary:
         missing = self.missing(view)
         if not self.held_back(view):
             missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
-        return view.held + missing if missing else view.held
+        return view.held + missing
 
     # ---- where trials sit ---------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ class Replanner:
             return "drift"
         if rung:
             return "rung"
-        return "market" if self._markets.calls(view, itinerary) else None
+        return "market" if self._markets.is_due(view, itinerary) else None
 
     def _time_left(self, view: View) -> float:
         """Return the seconds until the deadline; without one, until the plan's last stage ends."""
@@ -159,7 +159,7 @@ class Replanner:
         out_of_reach = self._itinerary.out_of_reach(situation.view)
         if situation.within or (self._heeds == "shocks" and not out_of_reach):
             return ()
-        return self._do_what_can_be_done(situation, cause)
+        return self._follow_best_effort(situation, cause)
 
     def _goes_as_planned(self, situation: Situation, cause: Cause) -> bool:
         """Whether going on takes what the plan said, within noise."""
@@ -185,7 +185,7 @@ class Replanner:
             self._recorded.add(turn.why + what)
             self._itinerary.record(turn.why, what)
 
-    def _do_what_can_be_done(self, situation: Situation, cause: Cause) -> Sequence[TrialId]:
+    def _follow_best_effort(self, situation: Situation, cause: Cause) -> Sequence[TrialId]:
         """Follow the best that the limits allow, if that achieves more than going on."""
         itinerary = self._itinerary
         view = situation.view

@@ -23,7 +23,7 @@ from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import QUICK
 from cloudtune.planners.reserve import NOISE
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.situation import LATE, Situation, fill_choices, request_from_now
+from cloudtune.policy.planned.situation import LATE, Situation, fill_choices
 from cloudtune.strategies.base import View
 
 # The price of waiting: finishing on demand at the last moment may cost at most this many times
@@ -73,7 +73,7 @@ class MarketWatch:
         self._detours = 0
         self._answers = Answers()
 
-    def calls(self, view: View, itinerary: Itinerary) -> bool:
+    def is_due(self, view: View, itinerary: Itinerary) -> bool:
         """Whether a look is due: it is time, or spot requested on top of the plan has joined."""
         return view.now >= self.look_at or any(
             r.joined for r in view.fleet.staying() if r.offer in itinerary.probes
@@ -82,7 +82,7 @@ class MarketWatch:
     def look(self, situation: Situation) -> Turn | None:
         """Return what the markets change; None if the plan stays.
 
-        `situation.shuns` then has the offers that no other plan should use now.
+        `situation.excluded` then has the offers that no other plan should use now.
         """
         net = SafetyNet(situation, self._answers)
         view = situation.view
@@ -122,11 +122,11 @@ class MarketWatch:
             return self._return_to_spot(net)
         situation.itinerary.probes.clear()
         if not situation.missing:
-            situation.shuns = self._dry
+            situation.excluded = self._dry
         return self._wait(net)
 
     def _give_up_spot(self, net: "SafetyNet") -> None:
-        net.situation.itinerary.probes.clear()
+        net.itinerary.probes.clear()
         self._waits_until = None
         self._back_at = net.view.now + AGAIN * 2**self._detours
 
@@ -136,7 +136,7 @@ class MarketWatch:
         """Wait for unavailable spot while nothing is rented; None if there is no wait."""
         view = net.view
         missing = net.situation.missing
-        heard = net.situation.itinerary.heard.values()
+        heard = net.itinerary.heard.values()
         if not missing or max(heard, default=0.0) > self._waits_since:
             self._waits_until = None
             self._waits_since = view.now
@@ -182,11 +182,11 @@ class MarketWatch:
         may_try = requested or net.may_try(patient=now >= self._back_at)
         if requested:  # that pool has instances; whether others have is unknown
             there = {rented.offer for rented in requested}
-            situation.shuns = [offer for offer in net.spot_offers if offer not in there]
+            situation.excluded = [offer for offer in net.spot_offers if offer not in there]
         plan = situation.other() if may_try and settled else None
         # Whatever else is planned now, it doesn't use spot.
         if net.can_finish:
-            situation.shuns = net.spot_offers
+            situation.excluded = net.spot_offers
         if plan is None:
             return None
         if requested:
@@ -270,12 +270,13 @@ class SafetyNet:
     def __init__(self, situation: Situation, answers: Answers) -> None:
         self.situation = situation
         self.view = situation.view
+        self.itinerary = situation.itinerary
         self._answers = answers
 
     @cached_property
     def applies(self) -> bool:
         """Whether there are both markets and a deadline, and the objective isn't time."""
-        plan = self.situation.itinerary.first_plan
+        plan = self.itinerary.first_plan
         if self.view.limits.deadline is None or plan.objective != "cost" or plan.wished is not None:
             return False
         offers = (rentable.offer for rentable in self.view.rentables)
@@ -291,10 +292,7 @@ class SafetyNet:
     def _request(self) -> PlanRequest:
         """The planning problem of the work, as if all spot instances were lost now."""
         look = self.situation
-        view = self.view
-        request = request_from_now(
-            view, look.itinerary, look.reserve, look.work, look.training, barred=view.avoided
-        )
+        request = look.problem(look.work, look.training, self.view.avoided)
         allowance = request.allowance
         seconds = None if allowance.seconds is None else allowance.seconds + look.rounded
         return replace(
@@ -388,7 +386,7 @@ class SafetyNet:
 
         At the widths of the present plan; those that aren't in the plan at their narrowest width.
         """
-        widths = {group.offer: group.width for group in self.situation.itinerary.groups_ahead}
+        widths = {group.offer: group.width for group in self.itinerary.groups_ahead}
         planned = [offer for offer in self.spot_offers if offer in widths]
         spot = []
         for rentable in map(self.situation.real, planned or self.spot_offers):
@@ -416,7 +414,7 @@ class SafetyNet:
     @cached_property
     def dollars(self) -> float:
         """What spot instances lost at the worst moment cost: as many as may be rented."""
-        stages = self.situation.itinerary.plan.stages
+        stages = self.itinerary.plan.stages
         most = max(group.instances for stage in stages for group in stage.groups)
         return most * max((offer.charge(self.loss) for offer in self.spot_offers), default=0.0)
 
@@ -431,7 +429,7 @@ class SafetyNet:
         requests = any(o.spot and not self.view.avoided(o) for o in self.situation.missing)
         # Spot yet to be launched risks its boot too; spot that trains, one epoch.
         stake = self.loss if requests else self.step
-        on_spot = self.situation.itinerary.stage_plan.on_spot
+        on_spot = self.itinerary.stage_plan.on_spot
         return on_spot and not self.spares(stake) and self.fallback is not None
 
     @property
@@ -501,5 +499,5 @@ class SafetyNet:
     @cached_property
     def room_for_both(self) -> bool:
         """Whether the cap admits the planned spot instances and as many on-demand ones at once."""
-        most = max(stage.instances for stage in self.situation.itinerary.stages_ahead)
+        most = max(stage.instances for stage in self.itinerary.stages_ahead)
         return 2 * most <= self.view.max_instances

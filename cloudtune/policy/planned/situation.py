@@ -12,7 +12,16 @@ from functools import cached_property
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.placement import slots
-from cloudtune.model.plans import Allowance, Estimate, Group, Plan, Rentable, Stage, StagePlan
+from cloudtune.model.plans import (
+    Allowance,
+    Estimate,
+    Group,
+    Plan,
+    Remaining,
+    Rentable,
+    Stage,
+    StagePlan,
+)
 from cloudtune.model.trial import TrialId, Width
 from cloudtune.planners.base import Live, Planner, PlanRequest
 from cloudtune.planners.cost_model import price
@@ -27,77 +36,6 @@ LATE = 1.25
 _NO_RESERVE = Reserve(0.0, share=0.0)
 
 
-def request_from_now(
-    view: View,
-    itinerary: Itinerary,
-    reserve: Reserve,
-    work: tuple[Stage, ...],
-    trials: Sequence[TrialId],
-    *,
-    barred: Callable[[Offer], bool],
-) -> PlanRequest:
-    """Return the planning problem of some work of these trials from now on.
-
-    A plan may use no more instances of a `barred` offer than are held.
-    """
-    plan = itinerary.plan
-    return PlanRequest(
-        work=work,
-        rentables=_adjust_rentables(view, reserve, trials, barred),
-        allowance=allowance_now(view, reserve),
-        max_instances=plan.max_instances,
-        fleet=_held_instances(view, trials),
-        charges=plan.charges,
-        objective=plan.objective,
-        vcpu_quotas=plan.vcpu_quotas,
-    )
-
-
-def allowance_now(view: View, reserve: Reserve) -> Allowance:
-    """Return the seconds and dollars, from now on, that a plan may take."""
-    remaining = view.limits.remaining(view.now, view.committed)
-    return reserve.allowance(remaining.after(reserve.seconds))
-
-
-def _adjust_rentables(
-    view: View, reserve: Reserve, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
-) -> tuple[Rentable, ...]:
-    """Return the rentables at these trials' speeds; barred offers only as far as held."""
-    rentables = []
-    for rentable in view.rentables:
-        most = view.held[rentable.offer] if barred(rentable.offer) else rentable.most
-        if most > 0:
-            real = view.corrected(reserve.returned_late(rentable), trials)
-            widths = [w for w in real.profile.widths if _may_start(view, w, real.offer)]
-            profile = real.profile.only(widths) if widths else real.profile
-            rentables.append(replace(real, profile=profile, most=most))
-    return tuple(rentables)
-
-
-def _may_start(view: View, width: Width, offer: Offer) -> bool:
-    """Whether trials may start at a width: none has run out of memory at it."""
-    return view.width_for(None, width, offer) == width
-
-
-def _held_instances(view: View, trials: Sequence[TrialId]) -> tuple[Live, ...]:
-    """Return the instances that stay, with their ages in seconds.
-
-    An instance carries the width of these trials only if every trial holds GPUs. If some are
-    parked to let others train, the plan can't count on any trial staying in place.
-    """
-    started = [view.trials[name] for name in trials if name in view.trials]
-    settled = len(started) == len(trials) and all(trial.live for trial in started)
-    widths = {(trial.offer, trial.width) for trial in started if settled}
-    ages = defaultdict[Offer, list[float]](list)
-    for rented in view.fleet.staying():
-        ages[rented.offer].append(max(0.0, view.now - rented.began_at))
-    held = []
-    for offer, seconds in ages.items():
-        there = [width for place, width in widths if place == offer]
-        held.append(Live(offer, tuple(sorted(seconds)), there[0] if len(there) == 1 else None))
-    return tuple(held)
-
-
 def joins_in(view: View, offer: Offer) -> float:
     """Return the seconds from a request until the instance joins, as seen in this run."""
     return view.delay(offer, "launch") + view.delay(offer, "boot")
@@ -107,14 +45,14 @@ def joins_in(view: View, offer: Offer) -> float:
 class Situation:
     """What is ahead of a run: the work, what the present plan will take, and other plans.
 
-    Another plan gets no more instances of the offers that it `shuns` than are held.
+    Another plan gets no more instances of the `excluded` offers than are held.
     """
 
     view: View
     itinerary: Itinerary
     planner: Planner
     reserve: Reserve
-    shuns: Collection[Offer] = ()
+    excluded: Collection[Offer] = ()
 
     def __post_init__(self) -> None:
         self._real: dict[Offer, Rentable] = {}
@@ -218,9 +156,9 @@ class Situation:
     def present(self) -> Plan:
         """What is ahead in the present plan, at measured speeds, as if all were available."""
         offers = {group.offer for group in self.itinerary.groups_ahead}
-        request = self.request(self.work, self.training, lambda offer: offer not in offers)
-        choices = fill_choices(self.itinerary.stages_ahead, request.work)
-        return price(request, choices, self.itinerary.plan.planner)
+        problem = self.problem(self.work, self.training, lambda offer: offer not in offers)
+        choices = fill_choices(self.itinerary.stages_ahead, self.work)
+        return price(problem, choices, self.itinerary.plan.planner)
 
     @cached_property
     def going_on(self) -> Estimate | None:
@@ -228,10 +166,9 @@ class Situation:
 
         Its instances may be unavailable, or trials ran out of memory at its widths.
         """
-        view = self.view
         groups = self.itinerary.groups_ahead
-        startable = all(_may_start(view, group.width, group.offer) for group in groups)
-        if any(map(view.refused, self.missing)) or not startable:
+        startable = all(self._may_start(group.width, group.offer) for group in groups)
+        if any(map(self.view.refused, self.missing)) or not startable:
             return None
         plan = self.present
         seconds = self.delay + sum(stage.seconds for stage in plan.stages)
@@ -240,7 +177,7 @@ class Situation:
     @property
     def within(self) -> bool:
         """Whether going on keeps the limits, less half of the usual share for surprises."""
-        allowance = allowance_now(self.view, self.reserve.tight)
+        allowance = self._allowance(self.reserve.tight)
         return self.going_on is not None and allowance.admit(self.going_on)
 
     @cached_property
@@ -311,40 +248,95 @@ class Situation:
 
     # ---- other plans --------------------------------------------------------------------------
 
-    def request(
+    def problem(
         self, work: tuple[Stage, ...], trials: Sequence[TrialId], barred: Callable[[Offer], bool]
     ) -> PlanRequest:
-        """Return the planning problem of some work, once all held instances train."""
-        request = request_from_now(
-            self.view, self.itinerary, self.reserve, work, trials, barred=barred
-        )
-        return self._after_wait(request)
+        """Return the planning problem of some work of these trials from now on.
 
-    def best_effort_request(
+        A plan may use no more instances of a `barred` offer than are held.
+        """
+        plan = self.itinerary.plan
+        return PlanRequest(
+            work=work,
+            rentables=self._rentables(trials, barred),
+            allowance=self._allowance(self.reserve),
+            max_instances=plan.max_instances,
+            fleet=self._held_instances(trials),
+            charges=plan.charges,
+            objective=plan.objective,
+            vcpu_quotas=plan.vcpu_quotas,
+        )
+
+    def _allowance(self, reserve: Reserve) -> Allowance:
+        """Return what a plan may take from now on."""
+        return reserve.allowance(self.remaining.after(reserve.seconds))
+
+    @property
+    def remaining(self) -> Remaining:
+        """What is left of the run's limits."""
+        return self.view.limits.remaining(self.view.now, self.view.committed)
+
+    def _rentables(
+        self, trials: Sequence[TrialId], barred: Callable[[Offer], bool]
+    ) -> tuple[Rentable, ...]:
+        """Return the rentables at these trials' speeds; barred offers only as far as held."""
+        view = self.view
+        rentables = []
+        for rentable in view.rentables:
+            most = view.held[rentable.offer] if barred(rentable.offer) else rentable.most
+            if most > 0:
+                real = view.corrected(self.reserve.returned_late(rentable), trials)
+                widths = [w for w in real.profile.widths if self._may_start(w, real.offer)]
+                profile = real.profile.only(widths) if widths else real.profile
+                rentables.append(replace(real, profile=profile, most=most))
+        return tuple(rentables)
+
+    def _may_start(self, width: Width, offer: Offer) -> bool:
+        """Whether trials may start at a width: none has run out of memory at it."""
+        return self.view.width_for(None, width, offer) == width
+
+    def _held_instances(self, trials: Sequence[TrialId]) -> tuple[Live, ...]:
+        """Return the instances that stay, with their ages in seconds.
+
+        An instance carries the width of these trials only if every trial holds GPUs. If some are
+        parked to let others train, the plan can't count on any trial staying in place.
+        """
+        view = self.view
+        started = [view.trials[name] for name in trials if name in view.trials]
+        settled = len(started) == len(trials) and all(trial.live for trial in started)
+        widths = {(trial.offer, trial.width) for trial in started if settled}
+        ages = defaultdict[Offer, list[float]](list)
+        for rented in view.fleet.staying():
+            ages[rented.offer].append(max(0.0, view.now - rented.began_at))
+        held = []
+        for offer, seconds in ages.items():
+            there = [width for place, width in widths if place == offer]
+            held.append(Live(offer, tuple(sorted(seconds)), there[0] if len(there) == 1 else None))
+        return tuple(held)
+
+    def best_effort_problem(
         self, work: tuple[Stage, ...], trials: Sequence[TrialId]
     ) -> PlanRequest:
         """Return the planning problem of work with which the limits are used up."""
-        view = self.view
-        reserve = self.reserve.tight
-        request = request_from_now(
-            view, self.itinerary, reserve, work, trials, barred=self.unavailable
-        )
+        tight = replace(self, reserve=self.reserve.tight)
+        problem = tight.problem(work, trials, self.unavailable)
         # It may train until the run winds down, which leaves time for the returns.
-        remaining = view.limits.remaining(view.now, view.committed)
-        return self._after_wait(replace(request, allowance=reserve.allowance(remaining)))
+        allowance = tight.reserve.allowance(self.remaining)
+        return self._after_wait(replace(problem, allowance=allowance))
 
-    def _after_wait(self, request: PlanRequest) -> PlanRequest:
+    def _after_wait(self, problem: PlanRequest) -> PlanRequest:
+        """Return a problem without the time and money until all held instances train."""
         wait = self._wait - self.rounded
-        remaining = request.allowance.remaining(wait, wait * self._rate)
-        return replace(request, allowance=_NO_RESERVE.allowance(remaining))
+        remaining = problem.allowance.remaining(wait, wait * self._rate)
+        return replace(problem, allowance=_NO_RESERVE.allowance(remaining))
 
     def unavailable(self, offer: Offer) -> bool:
         """Whether another plan must not add instances of an offer."""
-        return offer in self.shuns or self.view.avoided(offer)
+        return offer in self.excluded or self.view.avoided(offer)
 
     def other(self) -> Plan | None:
         """Return the best plan for the work by what the run has seen; None if none fits."""
-        request = self.request(self.work, self.training, self.unavailable)
+        request = self._after_wait(self.problem(self.work, self.training, self.unavailable))
         planner = quick_form(self.planner)
         wished = self.itinerary.first_plan.wished
         if wished is not None:

@@ -25,7 +25,7 @@ from cloudtune.policy.planned.executor import (
 )
 from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.replanner import Heeds, Replanner
-from cloudtune.policy.planned.situation import request_from_now
+from cloudtune.policy.planned.situation import Situation
 from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
 from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
@@ -123,13 +123,13 @@ class Newcomers:
         first = (*joining[0], *(trial.id for trial in new))
         waiting = {n: rungs[at] for at, names in joining.items() if at > 0 for n in names}
         joined = JoinedHalving(halving, joining)
-        request = request_from_now(
-            view, itinerary, self.reserve, joined.stages(), (), barred=view.barred
-        )
+        planner = _find_planner(itinerary.plan)
+        situation = Situation(view, itinerary, planner, self.reserve)
+        request = situation.problem(joined.stages(), (), view.barred)
         if self.planning.in_time:
             request = replace(request, allowance=Allowance(request.allowance.seconds, None))
         try:
-            plan = in_time_or_fastest(_find_planner(itinerary.plan), request)
+            plan = in_time_or_fastest(planner, request)
         except InfeasibleError as error:
             return str(error)
         itinerary.join(view, new, plan, first, waiting)
