@@ -80,6 +80,13 @@ def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
     assert dollars[1] == format_dollars(FORECAST.dollars.p5)
 
 
+def test_the_end_by_the_plan_counts_the_seconds_before_it_began() -> None:
+    policy = LIMITED.policy(MIXED)
+    policy.handle(RunStarted(30.0))
+    end = format_clock(MIXED.estimate.seconds + 30.0)
+    assert any(f"ends at about {end}" in line for line in shown(RunPanel(policy), 40.0))
+
+
 def test_a_plan_made_again_says_so_and_has_no_range() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
