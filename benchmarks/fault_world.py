@@ -143,11 +143,12 @@ class OutlivingCloud:
 
     def take_over(self, in_flight: InFlight) -> None:
         """Ask for all that is outstanding once more, as a real world does."""
-        commands: list[Command] = [*in_flight.launches.values()]
-        commands += [Release(intent) for intent in sorted(in_flight.released)]
+        instances = in_flight.instances
+        commands: list[Command] = [span.launch for span in instances.values()]
+        commands += [Release(intent) for intent in sorted(instances) if instances[intent].released]
         for name, known in in_flight.sessions.items():
-            commands += [known.start, ExtendTrial(name, known.start.until_epoch)]
-            commands += [StopTrial(name)] if known.stopping else []
+            commands += [known.start_now, ExtendTrial(name, known.until)]
+            commands += [StopTrial(name)] if known.stopping is not None else []
         due = {name: max(at, self.world.now) for name, at in in_flight.timers.items()}
         commands += [SetTimer(name, at) for name, at in due.items()]
         begin: list[Event] = [RunResumed(self.world.now)] if in_flight.begun else []
@@ -163,7 +164,8 @@ class OutlivingCloud:
         for name, known in in_flight.sessions.items():
             at, gone = self.world.now, "its worker died with the controller"
             stopped = TrialStopped(at, name)
-            lost.append(stopped if known.stopping else TrialLost(at, name, gone, blameless=True))
+            dead = TrialLost(at, name, gone, blameless=True)
+            lost.append(dead if known.stopping is None else stopped)
             self.world.drop(name)
         self._missed = [*lost, *self._missed]  # before the policy wants any of them stopped
 

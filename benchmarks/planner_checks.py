@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from benchmarks.planner_jobs import billed_by
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Allowance
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.cost_model import price
 from cloudtune.planners.exact import ExactPlanner
@@ -72,11 +72,11 @@ def order(request: PlanRequest, plans: Mapping[str, Plan | None]) -> Iterator[st
 
 def promises(request: PlanRequest, name: str, plan: Plan) -> Iterator[str]:
     """Yield where a plan breaks a limit or isn't what its own figures say."""
-    limits = request.limits
-    if limits.deadline is not None and plan.estimate.seconds > limits.deadline * (1 + EQUAL):
-        yield f"{name} takes {plan.estimate.seconds!r} s, and {limits.deadline!r} are allowed"
-    if limits.budget is not None and smooth(request, plan) > limits.budget * (1 + EQUAL):
-        yield f"{name} costs ${plan.estimate.dollars!r}, and ${limits.budget!r} are allowed"
+    limits = request.allowance
+    if limits.seconds is not None and plan.estimate.seconds > limits.seconds * (1 + EQUAL):
+        yield f"{name} takes {plan.estimate.seconds!r} s, and {limits.seconds!r} are allowed"
+    if limits.dollars is not None and smooth(request, plan) > limits.dollars * (1 + EQUAL):
+        yield f"{name} costs ${plan.estimate.dollars!r}, and ${limits.dollars!r} are allowed"
     if plan.peak_instances > request.max_instances:
         yield f"{name} holds {plan.peak_instances} instances, {request.max_instances} are allowed"
     for number, stage in enumerate(plan.stages):
@@ -113,15 +113,15 @@ def looser(request: PlanRequest, points: int) -> Grid:
     """Look for a looser deadline that costs more, and a bigger budget that takes longer."""
     grid = Grid()
     for planner in (ExactPlanner(), StaticPlanner()):
-        free = replace(request, limits=Limits())
+        free = replace(request, allowance=Allowance())
         fastest = plan_of(planner, replace(free, objective="time"))
         cheapest = plan_of(planner, replace(free, objective="cost"))
         if fastest is None or cheapest is None:
             continue
         seconds = _grid(fastest.estimate.seconds, cheapest.estimate.seconds, points)
         dollars = _grid(smooth(request, cheapest), smooth(request, fastest), points)
-        _falling(grid, planner, replace(request, objective="cost"), map(Limits, seconds))
-        budgets = (Limits(budget=limit) for limit in dollars)
+        _falling(grid, planner, replace(request, objective="cost"), map(Allowance, seconds))
+        budgets = (Allowance(dollars=limit) for limit in dollars)
         _falling(grid, planner, replace(request, objective="time"), budgets)
     return grid
 
@@ -132,10 +132,12 @@ def _grid(low: float, high: float, points: int) -> list[float]:
     return [0.99 * low, *rising.tolist()]
 
 
-def _falling(grid: Grid, planner: Planner, request: PlanRequest, rising: Iterable[Limits]) -> None:
+def _falling(
+    grid: Grid, planner: Planner, request: PlanRequest, rising: Iterable[Allowance]
+) -> None:
     least = math.inf
     for limits in rising:
-        asked = replace(request, limits=limits)
+        asked = replace(request, allowance=limits)
         plan = plan_of(planner, asked)
         grid.asked += 1
         if plan is None:
@@ -164,7 +166,7 @@ class Aim(NamedTuple):
     """What to look for among all plans: the least of one measure, within the limits."""
 
     objective: Objective
-    limits: Limits
+    limits: Allowance
 
 
 def small_case(request: PlanRequest, most: int, share: float) -> Small | None:
@@ -177,7 +179,7 @@ def small_case(request: PlanRequest, most: int, share: float) -> Small | None:
         return None
     off, faults = 0.0, list[str]()
     for aim in _aims(every, share):
-        asked = replace(request, objective=aim.objective, limits=aim.limits)
+        asked = replace(request, objective=aim.objective, allowance=aim.limits)
         for planner in (ExactPlanner(), IlpPlanner()):
             apart, fault = _apart(asked, plan_of(planner, asked), _best(every, aim))
             off = max(off, apart)
@@ -192,9 +194,9 @@ def _aims(every: Sequence[Priced], share: float) -> list[Aim]:
     seconds = sorted(plan.seconds * hair for plan in every)
     dollars = sorted(plan.dollars * hair for plan in every)
     return [
-        Aim("cost", Limits(seconds[place])),
-        Aim("time", Limits(None, dollars[place])),
-        Aim("cost", Limits(seconds[place], dollars[-1 - place // 2])),
+        Aim("cost", Allowance(seconds[place])),
+        Aim("time", Allowance(None, dollars[place])),
+        Aim("cost", Allowance(seconds[place], dollars[-1 - place // 2])),
     ]
 
 
@@ -204,8 +206,8 @@ def _up_to(request: PlanRequest, most: int) -> list[Priced]:
 
 
 def _best(every: Sequence[Priced], aim: Aim) -> float | None:
-    deadline = math.inf if aim.limits.deadline is None else aim.limits.deadline
-    budget = math.inf if aim.limits.budget is None else aim.limits.budget
+    deadline = math.inf if aim.limits.seconds is None else aim.limits.seconds
+    budget = math.inf if aim.limits.dollars is None else aim.limits.dollars
     within = [plan for plan in every if plan.seconds <= deadline and plan.dollars <= budget]
     measures = (plan.dollars if aim.objective == "cost" else plan.seconds for plan in within)
     return min(measures, default=None)

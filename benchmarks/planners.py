@@ -24,7 +24,7 @@ import pandas as pd
 from benchmarks import planner_checks as checks
 from benchmarks import planner_jobs as jobs
 from benchmarks.runner import parser
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Allowance
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.greedy import GreedyPlanner
 from cloudtune.planners.naive import NaivePlanner
@@ -105,7 +105,7 @@ def planned(job: Job) -> tuple[PlanRequest, dict[str, Plan | None], dict[str, fl
     By the clock and of this process alone, as others may work on the same machine.
     """
     fastest = ExactPlanner().plan(replace(job.request, objective="time"))
-    request = replace(job.request, limits=Limits(fastest.estimate.seconds * job.slack))
+    request = replace(job.request, allowance=Allowance(fastest.estimate.seconds * job.slack))
     plans: dict[str, Plan | None] = {}
     taken = {}
     for name, planner in PLANNERS.items():

@@ -106,7 +106,7 @@ def describe(plan: Plan) -> str:
     """Return a plan in a few words: time, price and the largest fleet of each offer."""
     most: dict[str, int] = {}
     for offer, sizes in plan.sizes.items():
-        name = offer.instance_type.name + (" spot" if offer.market == "spot" else "")
+        name = offer.instance_type.name + (" spot" if offer.spot else "")
         most[name] = max(most.get(name, 0), *sizes)
     fleet = ", ".join(f"{count} x {name}" for name, count in most.items())
     estimate = plan.estimate

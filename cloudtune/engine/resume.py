@@ -5,51 +5,36 @@ fresh policy that is fed its events is where the dead one was. Outstanding reque
 which is harmless if they were carried out already: each command names what it creates.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from cloudtune.engine.ledger import DAMAGED, Entry, Ledger
 from cloudtune.engine.loop import EventListener, World, run
-from cloudtune.engine.record.timeline import Timeline
+from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan, Timeline
 from cloudtune.errors import CloudtuneError
-from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import Event, first_event
 from cloudtune.model.plans import Limits
 from cloudtune.policy.base import Policy
 
 
-@dataclass(frozen=True)
-class OpenSession:
-    """A session whose end wasn't reported; `start.until_epoch` is how far it may train now."""
-
-    start: StartTrial
-    stopping: bool = False
-
-
 @dataclass
 class InFlight:
-    """Launches, sessions and timers that a run has requested and that haven't ended, in order.
+    """What a run has requested that hasn't ended, in order: instances, sessions and timers.
 
-    `launches` are by intent; `instances` has the known instance ids, `joined` the intents whose
-    instances take trials, `released` those that were returned, `requested` the times. `begun` says
-    whether the ledger has the start of the run. `at` is the run second of the last event: whatever
-    a clock says, no event may come before it. `within` are the new limits of a resumed run; `more`
-    is how many trials it adds.
+    `begun` says whether the ledger has the start of the run. `at` is the run second of the last
+    event: whatever a clock says, no event may come before it. `within` are the new limits of a
+    resumed run; `more` is how many trials it adds.
     """
 
-    launches: dict[str, Launch]
-    instances: dict[str, str]
-    joined: set[str]
-    released: set[str]
-    sessions: dict[str, OpenSession]
+    instances: dict[str, InstanceSpan]
+    sessions: dict[str, SessionSpan]
     timers: dict[str, float]
     begun: bool
     ended: bool
     at: float
     within: Limits | None = None
     more: int = 0
-    requested: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, at: float) -> Event:
         """Return the first event of a world, at that time: how the run continues."""
@@ -59,30 +44,13 @@ class InFlight:
     @classmethod
     def of(cls, timeline: Timeline) -> "InFlight":
         """Return what a run has in flight, as far as it was read."""
-        open_ones = [
-            instance for instance in timeline.instances.values() if instance.gone_at is None
-        ]
         return cls(
-            launches={instance.intent: instance.launch for instance in open_ones},
-            instances={
-                instance.intent: instance.instance
-                for instance in open_ones
-                if instance.instance is not None
-            },
-            joined={instance.intent for instance in open_ones if instance.joined},
-            released={instance.intent for instance in open_ones if instance.released},
-            sessions={
-                name: OpenSession(
-                    replace(session.start, until_epoch=session.until), session.stopping is not None
-                )
-                for name, session in timeline.sessions.items()
-                if session.ending is None
-            },
+            instances={k: i for k, i in timeline.instances.items() if i.gone_at is None},
+            sessions={k: s for k, s in timeline.sessions.items() if s.ending is None},
             timers=dict(timeline.timers),
             begun=timeline.began is not None,
             ended=timeline.ended is not None,
             at=timeline.at,
-            requested={instance.intent: instance.requested_at for instance in open_ones},
         )
 
 

@@ -166,6 +166,10 @@ class Offer:
         """GPUs of one instance."""
         return self.instance_type.gpus
 
+    @property
+    def spot(self) -> bool:
+        return self.market == "spot"
+
     @cached_property
     def gpu_model(self) -> str:
         """The name of its GPU model in lower case."""

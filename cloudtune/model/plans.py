@@ -107,6 +107,18 @@ class Estimate:
     seconds: float
     dollars: float
 
+    def end(self, now: float, dollars: float) -> "RunEnd":
+        """Return the end of a run with this to come, at that second and after these dollars."""
+        return RunEnd(now + self.seconds, dollars + self.dollars)
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """When a run is expected to end, in seconds from its start, and its whole bill in dollars."""
+
+    at: float
+    dollars: float
+
 
 @dataclass(frozen=True)
 class Charges:
@@ -163,6 +175,11 @@ class StagePlan:
     def gpus(self) -> int:
         """The GPUs of all its instances, used or not."""
         return sum(group.instances * group.offer.gpus for group in self.groups)
+
+    @property
+    def on_spot(self) -> bool:
+        """Whether anything of the stage is on spot."""
+        return any(group.offer.spot for group in self.groups)
 
     @cached_property
     def fleet(self) -> Counter[Offer]:

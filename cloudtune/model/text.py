@@ -1,10 +1,10 @@
 """Text for machines, widths, shares and ages, in tables and in sentences."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cloudtune.model.catalog import LOCAL, Offer
-from cloudtune.model.plans import Group, Plan, RunPlan, StagePlan
+from cloudtune.model.plans import Group, Plan, RunEnd, RunPlan, StagePlan
 from cloudtune.model.trial import Parallel, Width
 from cloudtune.model.units import format_dollars, format_gpu_hours, format_seconds
 
@@ -89,12 +89,11 @@ def cost_format(offers: Iterable[Offer]) -> Callable[[float], str]:
     return format_gpu_hours if in_gpu_hours else format_dollars
 
 
-def end_text(plan: Plan) -> str:
-    """Return when a plan ends and at which cost: "4m 33s, $0.71"; no cost where there is none."""
-    end = plan.estimate
+def end_text(end: RunEnd, offers: Sequence[Offer]) -> str:
+    """Return when a run ends and at which cost: "4m 33s, $0.71"; no cost where there is none."""
     if end.dollars <= 0:
-        return format_seconds(end.seconds)
-    return f"{format_seconds(end.seconds)}, {cost_format(plan.offers)(end.dollars)}"
+        return format_seconds(end.at)
+    return f"{format_seconds(end.at)}, {cost_format(offers)(end.dollars)}"
 
 
 def price_text(offer: Offer) -> str:

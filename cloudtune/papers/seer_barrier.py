@@ -11,7 +11,7 @@ from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import allowance_now, request_for_rest
+from cloudtune.policy.planned.situation import Situation
 from cloudtune.strategies.base import View
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 
@@ -54,8 +54,6 @@ class SeerSchedule:
     if the rest of the job can't meet its deadline in a cheaper way.
     """
 
-    name = "seer-barrier"
-
     def __init__(self, strategy: SuccessiveHalving, reserve: Reserve) -> None:
         assert isinstance(strategy, SeerBarrier)
         self._strategy = strategy
@@ -71,22 +69,19 @@ class SeerSchedule:
         if not ranked or left <= 0:
             return ()
 
+        situation = Situation(view, itinerary, _EXACT, self._reserve)
+
         def ask(trials: int, epochs: int) -> PlanRequest:
-            return request_for_rest(
-                view,
-                itinerary,
-                self._reserve,
-                work=self._strategy.rest(trials, rung, rung + epochs),
-                trials=ranked[:trials],
-                barred=view.barred,
-            )
+            work = self._strategy.rest(trials, rung, rung + epochs)
+            return situation.problem(work, ranked[:trials], view.barred)
 
         try:
             explored = explore(_EXACT, ask, max_trials=len(ranked), max_epochs=left)
         except InfeasibleError as error:
-            last = self._plan_without_reserve(ask(1, left))
+            request = ask(1, left)
+            last = self._plan_without_reserve(request)
             if last is None:
-                return binding(error, allowance_now(view, self._reserve))
+                return binding(error, request.allowance)
             explored = Explored(1, left, last)
         if (
             explored.epochs < left

@@ -256,7 +256,7 @@ def _try_planners(
 def _on_other_market(planned: Planned) -> tuple[str, Problem] | None:
     """Return the same problem on spot, or without spot if the plan uses it."""
     problem = planned.problem
-    on_spot = any(offer.market == "spot" for offer in planned.plan.offers)
+    on_spot = any(offer.spot for offer in planned.plan.offers)
     profiles = [rentable.profile for rentable in problem.rentables]
     name, market = ("on-demand", "on-demand") if on_spot else (ON_SPOT, "spot")
     try:

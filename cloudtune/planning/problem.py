@@ -306,7 +306,7 @@ def _on_spot(rentable: Rentable, experiment: Experiment) -> Rentable:
 
     They come from the experiment, or else from public traces.
     """
-    if rentable.offer.market != "spot":
+    if not rentable.offer.spot:
         return rentable
     spot = experiment.cloud.spot
     ways = spot_prior()

@@ -147,13 +147,13 @@ def try_more(job: Job, tried: RunPolicy, event: RunContinued) -> None:
     itinerary = tried.itinerary
     if itinerary is None:
         return
-    end = itinerary.plan.estimate
+    end = itinerary.end
     deadline = event.deadline
     budget = event.budget
-    late = deadline is not None and end.seconds > deadline
+    late = deadline is not None and end.at > deadline
     costly = budget is not None and end.dollars > budget
     if late or (costly and replans(tried.strategy.name)):
-        left = format_seconds(end.seconds - event.at)
+        left = format_seconds(end.at - event.at)
         dollars = cost_format(itinerary.plan.offers)(end.dollars - tried.spent(event.at))
         raise UsageError(
             f"{what}: no plan for them and for what is left keeps the limits. The fastest takes "

@@ -420,10 +420,10 @@ class BackToSpot:
             return
         self._by_price = self.offers.by_price
         offers = [rentable.offer for rentable in self._by_price]
-        dear = [number for number, offer in enumerate(offers) if offer.market != "spot"]
+        dear = [number for number, offer in enumerate(offers) if not offer.spot]
         cheap = offers[: max(dear, default=0)]
         left = self.offers.race.is_left
-        self._spot = tuple(o for o in cheap if o.market == "spot" and not left(o))
+        self._spot = tuple(o for o in cheap if o.spot and not left(o))
         self._others = tuple(offer for offer in offers if offer not in self._spot)
 
     @property
@@ -454,7 +454,7 @@ class BackToSpot:
         """Return the rule's fleet, plus the spot instances that can replace on-demand ones."""
         wanted = self._rule.target(view, needed)
         held = view.held
-        if all(offer.market == "spot" for offer in held):
+        if all(offer.spot for offer in held):
             return wanted
         self._sort()
         gpus = sum(offer.gpus * count for offer, count in wanted.items())
@@ -470,7 +470,7 @@ class BackToSpot:
             staying = min(held[offer], _instances(offer, gpus))
             fleet[offer] = fleet.get(offer, 0) + staying
             gpus -= offer.gpus * staying
-            coming -= offer.gpus * staying * (offer.market != "spot")
+            coming -= offer.gpus * staying * (not offer.spot)
         if coming < 0 and (willing := self._willing(view)):
             fleet[willing] = fleet.get(willing, 0) + _instances(willing, -coming)
         return {offer: count for offer, count in fleet.items() if count > 0}
@@ -522,7 +522,7 @@ class BackToSpot:
             if rented.offer in self._spot
         )
         for rented in usable:
-            if rented.offer.market == "spot" or held[rented.offer] <= target.get(rented.offer, 0):
+            if rented.offer.spot or held[rented.offer] <= target.get(rented.offer, 0):
                 continue
             load = loads[rented.instance or ""]
             if load <= room + 1e-6:

@@ -198,27 +198,26 @@ class CloudWorld:
         self.emit(in_flight.first)
         for name, session in in_flight.sessions.items():
             if name not in self.sessions_alive():
-                self._report_saved_epochs(session.start)  # before its instance is lost
-        for intent, launch in in_flight.launches.items():
-            joined = intent in in_flight.joined
-            asked_at = self._began + in_flight.requested.get(intent, math.inf)
-            known = in_flight.instances.get(intent)
-            self._watcher.expect(intent, known, joined=joined, asked_at=asked_at)
-            if joined and known not in self._left:
+                self._report_saved_epochs(session.start_now)  # before its instance is lost
+        for intent, span in in_flight.instances.items():
+            asked_at = self._began + span.requested_at
+            self._watcher.expect(intent, span.instance, joined=span.joined, asked_at=asked_at)
+            if span.joined and span.instance not in self._left:
                 # Without its agent, a trial that starts there would be lost at once, repeatedly.
                 reason = _GONE if self._cluster_lived_on else _HEADLESS
                 self._watcher.lose(intent, reason)
-            if intent not in in_flight.released:
-                self._head.want(launch, self._began + self._leased_until())
+            if not span.released:
+                self._head.want(span.launch, self._began + self._leased_until())
                 continue
             if intent in self._head.intents:  # otherwise EC2 was never called
                 self._head.give_back(intent)
             self._watcher.release(intent)
         for name, session in in_flight.sessions.items():
-            if session.stopping and name not in self.sessions_alive():
+            stopping = session.stopping is not None
+            if stopping and name not in self.sessions_alive():
                 self.emit(partial(events.TrialStopped, session=name))
             else:
-                self.adopt(session.start, stopping=session.stopping)
+                self.adopt(session.start_now, stopping=stopping)
         for name in self.sessions_alive().keys() - in_flight.sessions.keys():
             self.disown(name)
         self._timers.update(in_flight.timers)

@@ -34,9 +34,10 @@ def test_a_takeover_that_buys_again_is_found_out(monkeypatch: pytest.MonkeyPatch
     take_over = OutlivingCloud.take_over
 
     def buys_again(self: OutlivingCloud, in_flight: InFlight) -> None:
-        for launch in tuple(in_flight.launches.values()):
-            again = replace(launch, intent=f"{launch.intent}-again")
-            in_flight.launches[again.intent] = again
+        for span in tuple(in_flight.instances.values()):
+            again = f"{span.intent}-again"
+            launch = replace(span.launch, intent=again)
+            in_flight.instances[again] = replace(span, intent=again, launch=launch)
         take_over(self, in_flight)
 
     monkeypatch.setattr(OutlivingCloud, "take_over", buys_again)

@@ -9,9 +9,13 @@ from cloudtune.model.trial import Trial, TrialId, rank_key
 from cloudtune.planners.base import Planner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
-from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths
+from cloudtune.policy.planned.executor import (
+    HalvingSchedule,
+    PlannedFleet,
+    PlannedStages,
+    PlannedWidths,
+)
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import HalvingSchedule
 from cloudtune.policy.planned.replanner import Replanner
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.state import RunState
@@ -74,9 +78,10 @@ def by_plan(
     """Return a policy that carries a plan out; with a planner it replans the rest in need."""
     brakes = brakes or Brakes()
     itinerary = Itinerary(plan, given or trials(plan.stages[0].stage.trials))
-    reacting = None if planner is None else Replanner(planner, Reserve(brakes.tick + brakes.drain))
+    reserve = Reserve(brakes.tick + brakes.drain)
+    replanner = None if planner is None else Replanner(itinerary, planner, reserve)
     return policy_with(
-        PlannedStages(HalvingSchedule(strategy), itinerary, reacting=reacting),
+        PlannedStages("sha", HalvingSchedule(strategy), itinerary, replanner=replanner),
         PlannedWidths(itinerary),
         PlannedFleet(itinerary),
         itinerary=itinerary,

@@ -5,7 +5,6 @@ import io
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -16,7 +15,7 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.model.commands import Command
 from cloudtune.model.events import Event, RunStarted, TimerFired
-from cloudtune.model.plans import Estimate, Limits
+from cloudtune.model.plans import Limits, RunEnd
 from cloudtune.model.progress import BestResult
 from cloudtune.model.units import format_clock, format_dollars
 from cloudtune.policy.run import RunPolicy
@@ -81,11 +80,18 @@ def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
     assert dollars[1] == format_dollars(FORECAST.dollars.p5)
 
 
+def test_the_end_by_the_plan_counts_the_seconds_before_it_began() -> None:
+    policy = LIMITED.policy(MIXED)
+    policy.handle(RunStarted(30.0))
+    end = format_clock(MIXED.estimate.seconds + 30.0)
+    assert any(f"ends at about {end}" in line for line in shown(RunPanel(policy), 40.0))
+
+
 def test_a_plan_made_again_says_so_and_has_no_range() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
     it = present(policy.itinerary)
-    it.plan, it.replanned, it.planned_at = replace(MIXED, estimate=Estimate(1200.0, 4.0)), 1, 65.0
+    it.end, it.replanned, it.planned_at = RunEnd(1200.0, 4.0), 1, 65.0
     lines = shown(RunPanel(policy, FORECAST), 70.0)
     assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in lines
 

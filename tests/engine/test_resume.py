@@ -34,19 +34,19 @@ def left_by(*events: Event) -> InFlight:
 
 
 def test_a_launch_is_outstanding_until_its_instance_is_gone() -> None:
-    assert list(left_by(RunStarted(0.0)).launches) == ["i000"], "it may never have been asked for"
-    assert list(left_by(*JOINED).launches) == ["i000"]
+    assert list(left_by(RunStarted(0.0)).instances) == ["i000"], "it may never have been asked for"
+    assert list(left_by(*JOINED).instances) == ["i000"]
     gone = InstanceGone(30.0, "i000", 30.0, "taken back")
-    assert "i000" not in left_by(*JOINED, gone).launches
+    assert "i000" not in left_by(*JOINED, gone).instances
 
 
 def test_sessions_are_outstanding_with_the_epoch_they_may_train_to() -> None:
     left = left_by(*JOINED)
-    goals = {name: it.start.until_epoch for name, it in left.sessions.items()}
+    goals = {name: it.until for name, it in left.sessions.items()}
     assert goals == {"t00.1": 1, "t01.1": 1}
     result = (epoch(25.0, "t00.1", 1, 0.9), epoch(26.0, "t01.1", 1, 0.1))
     sessions = left_by(*JOINED, *result).sessions
-    assert {name for name, it in sessions.items() if it.stopping} == {"t00.1", "t01.1"}
+    assert {name for name, it in sessions.items() if it.stopping is not None} == {"t00.1", "t01.1"}
     over = left_by(*JOINED, *result, TrialStopped(26.1, "t01.1"))
     assert list(over.sessions) == ["t00.1"]
 
@@ -58,7 +58,7 @@ def test_timers_are_outstanding_until_they_fire() -> None:
 
 def test_a_controller_that_died_before_it_began_leaves_nothing() -> None:
     left = replay(scripted(PLAN), [])
-    assert (left.begun, left.launches, left.sessions, left.timers) == (False, {}, {}, {})
+    assert (left.begun, left.instances, left.sessions, left.timers) == (False, {}, {}, {})
 
 
 def test_a_ledger_this_policy_would_not_write_is_refused() -> None:

@@ -17,7 +17,7 @@ from cloudtune.model.trial import EndReason, Trial
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import Reserve
-from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.planned.situation import Situation
 from cloudtune.policy.run import RunPolicy
 from cloudtune.running.resume import Further, further_limits, try_more
 from cloudtune.runs.figures import legs
@@ -121,9 +121,9 @@ def test_what_is_planned_again_meanwhile_has_those_that_wait() -> None:
     policy, *_ = first_leg(setting, stage_2 + 1.0)
     at = policy.now + PAUSE
     policy.handle(RunContinued(at, at + 3000.0, None, 2))
-    rest = Rest(policy.state, present(policy.itinerary), ExactPlanner(), Reserve(7.0))
+    situation = Situation(policy.state, present(policy.itinerary), ExactPlanner(), Reserve(7.0))
     # Two newcomers to the first rung; the better one with three to the second.
-    assert [(stage.trials, stage.end_epoch) for stage in rest.later] == [(4, 4), (2, 8)]
+    assert [(stage.trials, stage.end_epoch) for stage in situation.later] == [(4, 4), (2, 8)]
 
 
 def test_hypersched_admits_newcomers_where_it_had_closed() -> None:

@@ -169,9 +169,7 @@ class RunPanel:
         began = self.policy.began
         if began is None:
             return None
-        planned = 0.0
-        if it is not None:
-            planned = it.plan.estimate.seconds + (0.0 if it.replanned else began)
+        planned = 0.0 if it is None else it.end.at
         spread = None if self.forecast is None else self.forecast.seconds
         return self._outlook(planned, spread, began)
 

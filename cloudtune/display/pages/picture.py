@@ -272,7 +272,7 @@ class _Picture:
             middle = self._y(row.base) + offer.gpus * self._row / 2
             if offer.gpus * self._row >= 9:  # else names would lie over each other
                 kind = offer.instance_type.name
-                spot = " spot" if offer.market == "spot" else ""
+                spot = " spot" if offer.spot else ""
                 yield (
                     f'<text x="16" y="{_number(middle + 3.5)}" fill="{self.theme.muted}">'
                     f"{escape(kind + spot)}</text>"

@@ -7,7 +7,7 @@ no metric and no plan: callers pass them in. All times are in seconds of the run
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias, assert_never
 
 from cloudtune.engine.ledger import Entry
@@ -115,6 +115,11 @@ class SessionSpan:
     waited: bool = True  # whether its next epoch counts
     rests: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each
     resting: float | None = None  # the time since which it waits at its rung, if it does
+
+    @property
+    def start_now(self) -> commands.StartTrial:
+        """Its start, with the epoch that it may train to by now."""
+        return replace(self.start, until_epoch=self.until)
 
     @property
     def waits(self) -> bool:
@@ -297,30 +302,43 @@ class Timeline:
             self._follow(command, self.at)
 
     def _hear(self, event: events.Event) -> None:  # noqa: C901, PLR0912  one flat match
+        if isinstance(event, events.SessionEvent) and event.session not in self.sessions:
+            return
+        if isinstance(event, events.InstanceEvent) and event.intent not in self.instances:
+            return
         match event:  # the most frequent one first
             case events.EpochDone():
-                self._hear_epoch(event)
+                self._hear_epoch(self.sessions[event.session], event)
             case events.TrialStarted():
-                session = self.sessions.get(event.session)
-                if session is not None and session.started is None:
-                    session.started = event.at
+                session = self.sessions[event.session]
+                session.started = event.at if session.started is None else session.started
             case events.TrialStopped() | events.TrialFailed() | events.TrialLost():
-                session = self.sessions.get(event.session)
-                if session is not None:
-                    session.ending = event if session.ending is None else session.ending
-                    self._close(event.session, event.at)
+                session = self.sessions[event.session]
+                session.ending = event if session.ending is None else session.ending
+                self._close(event.session, event.at)
             case events.TimerFired():
                 self.timers.pop(event.name, None)
-            case (
-                events.InstanceLaunched()
-                | events.NodeJoined()
-                | events.NodeLost()
-                | events.InstanceGone()
-                | events.LaunchFailed()
-            ):
-                instance = self.instances.get(event.intent)
-                if instance is not None:
-                    self._hear_instance(event, instance)
+            case events.InstanceLaunched():
+                instance = self.instances[event.intent]
+                instance.instance = event.instance
+                instance.launched_at = event.launched_at
+            case events.NodeJoined():
+                instance = self.instances[event.intent]
+                instance.joined = True
+                instance.joined_at = event.at if instance.joined_at is None else instance.joined_at
+            case events.NodeLost():
+                instance = self.instances[event.intent]
+                instance.joined = False
+                instance.leave(event.at)
+                self._close_on(instance, event.at)
+            case events.InstanceGone():
+                instance = self.instances[event.intent]
+                instance.gone_at = event.gone_at
+                self._close_on(instance, event.at)
+            case events.LaunchFailed():
+                instance = self.instances[event.intent]
+                instance.gone_at = event.at
+                instance.refusal = event
             case events.InterruptionNotice():
                 self.notices.append(event)
             case events.RebalanceRecommended():
@@ -336,9 +354,8 @@ class Timeline:
             case _:
                 assert_never(event)
 
-    def _hear_epoch(self, event: events.EpochDone) -> None:
-        session = self.sessions.get(event.session)
-        if session is None or event.epoch <= session.last:
+    def _hear_epoch(self, session: SessionSpan, event: events.EpochDone) -> None:
+        if event.epoch <= session.last:
             return  # reported before: the first time counts
         session.last = event.epoch
         epoch = EpochSpan(session, event, session.after, session.waited)
@@ -347,35 +364,6 @@ class Timeline:
             session.epochs.append(epoch)
             if session.waits:
                 session.rest(event.at)
-
-    def _hear_instance(
-        self,
-        event: events.InstanceLaunched
-        | events.NodeJoined
-        | events.NodeLost
-        | events.InstanceGone
-        | events.LaunchFailed,
-        instance: InstanceSpan,
-    ) -> None:
-        match event:
-            case events.InstanceLaunched():
-                instance.instance = event.instance
-                instance.launched_at = event.launched_at
-            case events.NodeJoined():
-                instance.joined = True
-                instance.joined_at = event.at if instance.joined_at is None else instance.joined_at
-            case events.NodeLost():
-                instance.joined = False
-                instance.leave(event.at)
-                self._close_on(instance, event.at)
-            case events.InstanceGone():
-                instance.gone_at = event.gone_at
-                self._close_on(instance, event.at)
-            case events.LaunchFailed():
-                instance.gone_at = event.at
-                instance.refusal = event
-            case _:
-                assert_never(event)
 
     def _close(self, name: str, at: float) -> None:
         session = self._open.pop(name, None)

@@ -1,1 +1,1 @@
-"""Runs that follow a plan of stages, and replan the rest."""
+"""Runs that follow a plan of stages, and replan what is ahead."""

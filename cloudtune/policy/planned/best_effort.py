@@ -5,16 +5,18 @@ that fits, with one trial for as many epochs as possible.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Plan, Stage
+from cloudtune.model.text import count_noun
 from cloudtune.model.trial import TrialId, rank_key
 from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planners.explore import Explored, explore, plan_within
+from cloudtune.planners.explore import explore, plan_within
 from cloudtune.planners.greedy import GreedyPlanner
-from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.planners.reserve import NOISE
+from cloudtune.policy.planned.situation import Situation
 
 # Finds how many trials fit. Each number tried takes a planning, so this planner must be quick.
 _QUICK = GreedyPlanner()
@@ -24,7 +26,8 @@ _QUICK = GreedyPlanner()
 class BestEffort:
     """A plan for fewer trials, or fewer epochs of the last: what the limits still allow.
 
-    `members` train on, to epoch `epochs` of the `full` ones requested.
+    `members` train on, `next_trials` of them beyond the rung at most, the last to epoch `epochs`
+    of the `full` ones requested.
     """
 
     plan: Plan
@@ -33,129 +36,138 @@ class BestEffort:
     epochs: int
     full: int
 
-
-class Effort:
-    """The search for the best that the limits allow of the rest of a run."""
-
-    def __init__(self, rest: Rest) -> None:
-        self._rest = rest
-
-    def best(self) -> BestEffort | None:
-        """Return the most trials of which one can still be trained in full.
-
-        If not even one can, return one trial for as many epochs as possible. In the middle of a
-        stage all its trials train on to the rung if that leaves time and money for a full training;
-        otherwise the worst are cut now.
-        """
-        whole = None if self._rest.fresh else self._most_after_the_rung()
-        if whole is not None and whole.epochs == whole.full:
-            return whole
-        fewer = self._most_from_now()
-        if fewer is None or (whole is not None and whole.epochs >= fewer.epochs):
-            return whole
-        return fewer
-
-    def _most_after_the_rung(self) -> BestEffort | None:
-        work = self._rest.work
-        if len(work) == 1:
-            return None
-        most = work[1].trials
-        first = self._rest.rung
-
-        def stages(count: int, epochs: int) -> tuple[Stage, ...]:
-            return (work[0], *_cut_off(_scale_stages(work[1:], count), first + epochs))
-
-        return self._explore(stages, most, first, lambda _count: self._rest.members)
-
-    def _most_from_now(self) -> BestEffort | None:
-        ranked = self._rank()
-        if not self._rest.fresh and not any(
-            self._rest.view.trials[n].history for n in ranked if n in self._rest.view.trials
-        ):
-            return None
-        work = self._rest.work
-        training = set(self._rest.training)
-        first = work[0].start_epoch
-        now = replace(work[0], trials=len(ranked))
-
-        def stages(count: int, epochs: int) -> tuple[Stage, ...]:
-            return _cut_off(_scale_stages((now, *work[1:]), count), first + epochs)
-
-        if not training & set(ranked[:1]) and len(work) == 1:
-            return None  # the best has no more to train
-        return self._explore(stages, len(ranked), first, lambda count: ranked[:count])
-
-    def _explore(
-        self,
-        stages: Callable[[int, int], tuple[Stage, ...]],
-        most: int,
-        first: int,
-        members: Callable[[int], tuple[TrialId, ...]],
-    ) -> BestEffort | None:
-        last = (self._rest.later or (self._rest.itinerary.stage_plan.stage,))[-1].end_epoch
-        tight = self._rest.tight
-
-        def ask(count: int, epochs: int) -> PlanRequest:
-            return self._rest.request(
-                stages(count, epochs), members(count), self._rest.not_now, tight
-            )
-
-        try:
-            quick = explore(_QUICK, ask, max_trials=most, max_epochs=max(1, last - first))
-        except InfeasibleError:
-            return None
-        explored = self._improve(quick, ask, most)
-        work = stages(explored.trials, last - first)
-        choices = list(explored.plan.choices)
-        choices += [choices[-1]] * (len(work) - len(choices))
-        whole = self._rest.request(work, members(explored.trials), self._rest.not_now, tight)
-        plan = price(whole, choices, self._rest.planner.name)
-        kept = members(explored.trials)
-        return BestEffort(plan, kept, explored.trials, first + explored.epochs, last)
-
-    def _improve(
-        self, quick: Explored, ask: Callable[[int, int], PlanRequest], most: int
-    ) -> Explored:
-        """Return what the run's own planner adds: one more trial, or a better plan."""
-        if (
-            quick.epochs == ask(quick.trials, quick.epochs).work[-1].end_epoch
-            and quick.trials < most
-        ):
-            more = plan_within(self._rest.planner, ask(quick.trials + 1, quick.epochs))
-            if more is not None:
-                return Explored(quick.trials + 1, quick.epochs, more)
-        plan = plan_within(self._rest.planner, ask(quick.trials, quick.epochs))
-        return quick if plan is None else replace(quick, plan=plan)
-
-    def _rank(self) -> tuple[TrialId, ...]:
-        """Return the trials of the stage, best first, by the last epoch that all have reported.
-
-        Right after a rung they are in order already. Trials that have yet to begin come last.
-        """
-        members = self._rest.members
-        trials = self._rest.view.trials
-        if self._rest.fresh:
-            return members
-        reported = [trials[n] for n in members if n in trials and trials[n].history]
-        epoch = min((max(t.history) for t in reported), default=0)
-        keys = {
-            t.id: (rank_key(self._rest.view.mode, t.history.get(epoch)), t.id) for t in reported
-        }
-        return (*sorted(keys, key=lambda n: keys[n]), *(n for n in members if n not in keys))
+    def describe(self, situation: Situation) -> str:
+        """Return in words what the limits allow."""
+        parts = []
+        before = len(situation.members)
+        if len(self.members) < before:
+            parts.append(f"{count_noun(len(self.members), 'trial')} instead of {before}")
+        elif situation.later and self.next_trials < situation.later[0].trials:
+            parts.append(f"{self.next_trials} instead of {situation.later[0].trials} to go on")
+        if self.epochs < self.full:
+            parts.append(f"the last one to about epoch {self.epochs} of {self.full}")
+        return ", ".join(parts)
 
 
-def _scale_stages(stages: Sequence[Stage], trials: int) -> tuple[Stage, ...]:
-    """Return the stages with `trials` in the first, and proportionally fewer in the others."""
+def find_best_effort(situation: Situation) -> BestEffort | None:
+    """Return the most trials of which one can still be trained in full; or else one trial.
+
+    It trains as many epochs as possible. None if that isn't more than going on achieves.
+
+    In the middle of a stage all its trials train on to the rung if that leaves time and money for a
+    full training; otherwise the worst are cut now.
+    """
+    best = None if situation.fresh else _cut_at_rung(situation)
+    if best is None or best.epochs < best.full:
+        now = _cut_now(situation)
+        if best is None or (now is not None and now.epochs > best.epochs):
+            best = now
+    if best is None or best.epochs == best.full or situation.going_on is None:
+        return best
+    enough = _furthest_epoch(situation) + max(1.0, NOISE * best.full)
+    return best if best.epochs > enough else None
+
+
+def _cut_at_rung(situation: Situation) -> BestEffort | None:
+    now, *later = situation.work
+    return _explore(situation, (now,), later, situation.members) if later else None
+
+
+def _cut_now(situation: Situation) -> BestEffort | None:
+    ranked = _rank(situation)
+    trials = situation.view.trials
+    trained = any(trials[name].history for name in ranked if name in trials)
+    now, *later = situation.work
+    # Without later stages the best may have no more to train.
+    if not (situation.fresh or trained) or not (later or ranked[0] in situation.training):
+        return None
+    return _explore(situation, (), [replace(now, trials=len(ranked)), *later], ranked)
+
+
+def _explore(
+    situation: Situation,
+    sure: tuple[Stage, ...],
+    stages: Sequence[Stage],
+    ranked: tuple[TrialId, ...],
+) -> BestEffort | None:
+    """Return the best effort that trains the `sure` stages, and as much as fits of the others."""
+    first = stages[0].start_epoch
+    last = stages[-1].end_epoch
+
+    def choose(count: int) -> tuple[TrialId, ...]:
+        return ranked if sure else ranked[:count]
+
+    def ask(count: int, epochs: int) -> PlanRequest:
+        work = (*sure, *_scale_stages(stages, count, first + epochs))
+        return situation.best_effort_problem(work, choose(count))
+
     most = stages[0].trials
-    share = trials / most if most else 1.0
-    return tuple(
-        replace(stage, trials=max(1, math.ceil(stage.trials * share - 1e-9))) for stage in stages
-    )
+    try:
+        quick = explore(_QUICK, ask, max_trials=most, max_epochs=max(1, last - first))
+    except InfeasibleError:
+        return None
+    trials = quick.trials
+    plan = quick.plan
+    # The run's own planner finds a better plan, and from epoch 0 on room for one more trial.
+    more = min(most, trials + (first == 0))
+    for count in range(more, quick.trials - 1, -1):
+        found = plan_within(situation.planner, ask(count, quick.epochs))
+        if found is not None:
+            trials = count
+            plan = found
+            break
+    # What is planned for fewer epochs continues in the same way.
+    request = ask(trials, last - first)
+    choices = list(plan.choices)
+    choices += [choices[-1]] * (len(request.work) - len(choices))
+    plan = price(request, choices, situation.planner.name)
+    return BestEffort(plan, choose(trials), trials, first + quick.epochs, last)
 
 
-def _cut_off(stages: Sequence[Stage], end: int) -> tuple[Stage, ...]:
-    return tuple(
-        replace(stage, end_epoch=min(stage.end_epoch, end))
+def _scale_stages(stages: Sequence[Stage], trials: int, end: int) -> tuple[Stage, ...]:
+    """Return the stages to an epoch, with `trials` in the first and as large a share in others."""
+    share = trials / stages[0].trials
+    scaled = (
+        replace(
+            stage,
+            trials=max(1, math.ceil(stage.trials * share - 1e-9)),
+            end_epoch=min(stage.end_epoch, end),
+        )
         for stage in stages
         if stage.start_epoch < end
     )
+    return tuple(scaled)
+
+
+def _rank(situation: Situation) -> tuple[TrialId, ...]:
+    """Return the trials of the stage, best first, by the last epoch that all have reported.
+
+    Right after a rung they are in order already. Trials that have yet to begin come last.
+    """
+    members = situation.members
+    if situation.fresh:
+        return members
+    trials = situation.view.trials
+    histories = {n: trials[n].history for n in members if n in trials and trials[n].history}
+    epoch = min(map(max, histories.values()), default=0)
+    mode = situation.view.mode
+    ranked = sorted(histories, key=lambda n: (rank_key(mode, histories[n].get(epoch)), n))
+    return (*ranked, *(n for n in members if n not in histories))
+
+
+def _furthest_epoch(situation: Situation) -> float:
+    """Return the epoch that the last trial reaches by the present plan before a limit ends it."""
+    remaining = situation.remaining.after(situation.reserve.seconds + situation.delay)
+    time = math.inf if remaining.seconds is None else remaining.seconds
+    money = math.inf if remaining.dollars is None else remaining.dollars
+    stages = situation.present.stages
+    for stage in stages:
+        rate = max(stage.dollars / stage.seconds, 1e-12) if stage.seconds > 0 else 1e-12
+        lasts = min(time, money / rate)
+        if lasts < stage.seconds:
+            training = max(stage.seconds - stage.overhead, 1e-9)
+            part = max(0.0, lasts - stage.overhead) / training
+            return stage.stage.start_epoch + part * stage.stage.epochs
+        time -= stage.seconds
+        money -= stage.dollars
+    return stages[-1].stage.end_epoch

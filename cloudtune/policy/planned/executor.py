@@ -19,18 +19,42 @@ from cloudtune.model.progress import OVER, TrialProgress
 from cloudtune.model.trial import EndReason, TrialId, Width
 from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.planned.replanner import Replanner
-from cloudtune.strategies.base import Decision, Go, Shape, Task, TrialGroup, Verdict, View
+from cloudtune.strategies.base import (
+    Decision,
+    Go,
+    Shape,
+    StagedStrategy,
+    Task,
+    TrialGroup,
+    Verdict,
+    View,
+)
 
 
 class Schedule(Protocol):
     """Decides at the end of a stage which trials continue."""
 
-    name: str
-
     def promote(
         self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
     ) -> tuple[TrialId, ...] | EndReason:
         """Return the trials that continue, best first, or why the run ends here."""
+
+
+class HalvingSchedule:
+    """Successive halving by its own stages: the results never change the plan.
+
+    Its first stage is the itinerary's stage `begins`.
+    """
+
+    def __init__(self, strategy: StagedStrategy, begins: int = 0) -> None:
+        self._strategy = strategy
+        self._begins = begins
+
+    def promote(
+        self, view: View, itinerary: Itinerary, results: Mapping[TrialId, float | None]
+    ) -> tuple[TrialId, ...]:
+        """Return the best of the rung, as many as the next stage takes."""
+        return self._strategy.promote(itinerary.stage - self._begins, results)
 
 
 Joining: TypeAlias = Callable[[View, Itinerary, int], Schedule | str]
@@ -47,21 +71,22 @@ class PlannedStages:
 
     def __init__(
         self,
+        name: str,
         schedule: Schedule,
         itinerary: Itinerary,
         *,
-        reacting: Replanner | None = None,
+        replanner: Replanner | None = None,
         joining: Joining | None = None,
         planned_widths: bool = True,
         planned_fleet: bool = True,
     ) -> None:
-        self.name = schedule.name
-        self._joining = joining
+        self.name = name
         self.itinerary = itinerary
-        itinerary.stuck = reacting is None
         self.reason: EndReason | None = None
+        itinerary.stuck = replanner is None
         self._schedule = schedule
-        self._reacting = reacting
+        self._replanner = replanner
+        self._joining = joining
         self._planned_widths = planned_widths
         self._planned_fleet = planned_fleet
 
@@ -78,7 +103,7 @@ class PlannedStages:
         itinerary = self.itinerary
         rung = itinerary.rung_epoch(trial.trial)
         itinerary.heard[trial.id] = view.now
-        if self._reacting is not None and self._reacting.has_new_speed(view, itinerary):
+        if self._replanner is not None and self._replanner.has_new_speed(view):
             itinerary.restless = True
         if trial.epoch >= rung:  # it must not wait on an instance that is about to go
             return Verdict.PAUSE if self._leaves(view, trial) else Verdict.HOLD
@@ -86,11 +111,11 @@ class PlannedStages:
 
     def _leaves(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial has saved its last epoch, and one of its instances is about to go."""
-        if trial.checkpoint_epoch < trial.epoch:
-            return False
-        instances = {piece.instance for piece in trial.placement}
         leaving = self.itinerary.leaving
-        return any(name in leaving or not view.fleet.of(name).usable for name in instances)
+        return trial.checkpoint_epoch >= trial.epoch and any(
+            piece.instance in leaving or not view.fleet.of(piece.instance).usable
+            for piece in trial.placement
+        )
 
     def _goes_elsewhere(self, view: View, trial: TrialProgress) -> bool:
         """Whether a trial on an instance about to go finds room only in groups of another width.
@@ -102,11 +127,11 @@ class PlannedStages:
             return False
         if self.itinerary.held_back(view):
             return True
-        places = [
-            (view.width_for(trial, group.width, group.offer), group.offer)
-            for group in self.itinerary.groups(view)
-        ]
-        widths = {width for width, offer in places if view.fits(width, offer)}
+        widths = set()
+        for group in self.itinerary.groups(view):
+            width = view.width_for(trial, group.width, group.offer)
+            if view.fits(width, group.offer):
+                widths.add(width)
         return bool(widths) and trial.width not in widths
 
     def on_failure(self, view: View, trial: TrialProgress) -> None:
@@ -117,64 +142,52 @@ class PlannedStages:
 
     def preempt(self, view: View) -> Mapping[TrialId, Verdict]:
         """Close the stage if all its trials have reached the rung; return those that stop."""
-        itinerary = self.itinerary
-        itinerary.begin(view)
-        verdicts = self._close_stage(view)
-        if self.reason is None and verdicts is None and self._reacting is not None:
-            return self._react(self._reacting, view)
-        return verdicts or {}
+        self.itinerary.begin(view)
+        roster = self.itinerary.roster(view)
+        # The barrier: every member has begun once, and all that didn't fail have reached the rung.
+        if roster.over + roster.arrived >= len(self.itinerary.members):
+            return self._close_stage(view)
+        return {} if self._replanner is None else self._review(self._replanner, view)
 
-    def _react(self, reacting: Replanner, view: View) -> Mapping[TrialId, Verdict]:
-        """Review the plan in the middle of a stage; return instances a new plan doesn't need."""
+    def _review(self, replanner: Replanner, view: View) -> Mapping[TrialId, Verdict]:
+        """Review the plan in the middle of a stage; return trials that a new plan stops."""
         itinerary = self.itinerary
         before = itinerary.replanned
-        cut = reacting.react(view, itinerary)
+        cut = dict.fromkeys(replanner.react(view), Verdict.CUT)
         if itinerary.replanned == before or not self._planned_fleet:
             return cut
         itinerary.leaving = frozenset(self._too_many(view))
-        waiting = [
-            t
-            for t in itinerary.started_trials(view)
-            if t.status == "at rung" and self._leaves(view, t)
-        ]
-        return {**{t.id: Verdict.PAUSE for t in waiting}, **cut}
+        started = itinerary.started_trials(view)
+        waiting = [t.id for t in started if t.status == "at rung" and self._leaves(view, t)]
+        return {**dict.fromkeys(waiting, Verdict.PAUSE), **cut}
 
-    def _close_stage(self, view: View) -> Mapping[TrialId, Verdict] | None:
-        """Return the trials that stop at the rung; None while the stage continues."""
+    def _close_stage(self, view: View) -> Mapping[TrialId, Verdict]:
+        """Begin the next stage with the survivors, or end the run; return trials that stop."""
         itinerary = self.itinerary
-        roster = itinerary.roster(view)
-        # The barrier: every member has begun once, and all that didn't fail have reached the rung.
-        if roster.over + roster.arrived < len(itinerary.members):
-            return None
-        left = [trial for trial in itinerary.started_trials(view) if trial.status not in OVER]
-        results = {t.id: t.history.get(itinerary.rung_epoch(t.trial)) for t in left}
-        able = {t.id: results[t.id] for t in left if not itinerary.complete(t)}
+        arrived = [trial for trial in itinerary.started_trials(view) if trial.status not in OVER]
+        results = {t.id: t.history.get(itinerary.rung_epoch(t.trial)) for t in arrived}
+        able = {t.id: results[t.id] for t in arrived if not itinerary.complete(t)}
         chosen = self._schedule.promote(view, itinerary, able)
         if isinstance(chosen, EndReason):
             self.reason = chosen
             return {}
         if not chosen:
-            return self._finish(view, results)
+            # It failed if no trial reached the last rung.
+            finished = any(trial.status == "finished" for trial in view.trials.values())
+            self.reason = EndReason.DONE if results or finished else EndReason.FAILED
+            return dict.fromkeys(results, Verdict.FINISH)
         itinerary.next_stage(view, chosen)
         # Before any trial is moved: a plan that has just changed says where to.
-        if self._reacting is not None:
-            self._reacting.react(view, itinerary)
-        out = {
+        if self._replanner is not None:
+            self._replanner.react(view)
+        stopped = {
             t.id: Verdict.FINISH if itinerary.complete(t) else Verdict.CUT
-            for t in left
+            for t in arrived
             if t.id not in itinerary.members
         }
         if self._planned_fleet:
             itinerary.leaving = frozenset(self._too_many(view))
-        return {**out, **dict.fromkeys(self._movers(view), Verdict.PAUSE)}
-
-    def _finish(
-        self, view: View, results: Mapping[TrialId, float | None]
-    ) -> Mapping[TrialId, Verdict]:
-        """End the run; it failed if no trial reached the last rung."""
-        finished = any(trial.status == "finished" for trial in view.trials.values())
-        self.reason = EndReason.DONE if results or finished else EndReason.FAILED
-        return dict.fromkeys(results, Verdict.FINISH)
+        return {**stopped, **dict.fromkeys(self._movers(view), Verdict.PAUSE)}
 
     def _too_many(self, view: View) -> Iterator[str]:
         """Yield instances that the new stage doesn't need, those with fewest survivors first."""
@@ -186,13 +199,11 @@ class PlannedStages:
             and (trial.unsaved or itinerary.fits(view, trial) or not self._planned_widths)
             for piece in trial.placement
         )
-        for offer, count in view.held.items():
-            group = itinerary.stage_plan.group(offer)
-            extra = count - (group.instances if group else 0) - self.itinerary.probes[offer]
+        for offer, extra in (view.held - itinerary.stage_plan.fleet - itinerary.probes).items():
             # Ties go to the oldest: they have paid their minimum charge.
             held = [rented for rented in view.fleet.staying() if rented.offer == offer]
             held.sort(key=lambda r: (not r.at_risk, r.joined, staying[r.instance or ""]))
-            yield from (r.instance for r in held[: max(0, extra)] if r.instance is not None)
+            yield from (r.instance for r in held[:extra] if r.instance is not None)
 
     def _movers(self, view: View) -> Iterator[TrialId]:
         """Yield trials that can't stay where they are: their group's width changed or it is full.
@@ -201,26 +212,22 @@ class PlannedStages:
         """
         itinerary = self.itinerary
         usable = {r.instance for r in view.fleet.usable()} - itinerary.leaving
-        room = Counter({group.offer: group.trials for group in itinerary.stage_plan.groups})
+        room = Counter[Offer | None]()
+        room.update({group.offer: group.trials for group in itinerary.stage_plan.groups})
         for trial in itinerary.started_trials(view):
             if not trial.live:
                 continue
             stays = all(piece.instance in usable for piece in trial.placement)
             if self._planned_widths:
-                stays = (
-                    stays
-                    and itinerary.fits(view, trial)
-                    and trial.offer is not None
-                    and room[trial.offer] > 0
-                )
-            if not stays and not trial.unsaved:
-                yield trial.id
-            elif trial.offer is not None:
+                stays = stays and itinerary.fits(view, trial) and room[trial.offer] > 0
+            if stays or trial.unsaved:
                 room[trial.offer] -= 1
+            else:
+                yield trial.id
 
     def wake_at(self, view: View) -> float | None:
         """Return when to review the plan, besides at results."""
-        return None if self._reacting is None else self._reacting.wake_at(view)
+        return None if self._replanner is None else self._replanner.wake_at(view)
 
     def done(self, view: View) -> bool:
         return self.reason is not None
@@ -234,7 +241,7 @@ class PlannedStages:
             return schedule
         self._schedule = schedule
         self.reason = None
-        self.itinerary.stuck = self._reacting is None
+        self.itinerary.stuck = self._replanner is None
         return ""
 
 
@@ -311,9 +318,7 @@ class PlannedFleet:
         Trials that stop for the new stage, or are on instances about to go, count on top of the
         stage's own GPUs: the next trials are requested now and take over as soon as they can.
         """
-        fleet = self._itinerary.stage_plan.fleet
-        held = view.held
-        expected = held if fleet.items() == held.items() else fleet | held
+        expected = self._itinerary.stage_plan.fleet | view.held
         return sum([offer.gpus * n for offer, n in expected.items()]) + math.ceil(_going(view))
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
@@ -322,10 +327,10 @@ class PlannedFleet:
         On top of them come `probes`: requested, while the plan does without them.
         """
         itinerary = self._itinerary
-        wanted = itinerary.needed_instances(view)
+        instances = itinerary.needed_instances(view)
         if itinerary.held_back(view):
-            return wanted & view.held
-        return wanted + itinerary.probes if itinerary.probes else wanted
+            return instances & view.held
+        return instances + itinerary.probes
 
     def could_ask(self, view: View) -> Collection[Offer]:
         """Return all offers as long as the run may replan; otherwise the stage's."""

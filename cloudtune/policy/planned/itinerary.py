@@ -7,8 +7,9 @@ from dataclasses import replace
 from cloudtune.model.catalog import Offer
 from cloudtune.model.commands import PlanAnew
 from cloudtune.model.placement import enough, open_groups
-from cloudtune.model.plans import Estimate, Group, Plan, StagePlan
-from cloudtune.model.progress import Roster, TrialProgress
+from cloudtune.model.plans import Group, Plan, StagePlan
+from cloudtune.model.progress import OVER, Roster, TrialProgress
+from cloudtune.model.text import end_text, stage_text
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.strategies.base import Task, View
 from cloudtune.strategies.rungs import cap_epoch
@@ -18,7 +19,7 @@ class Itinerary:
     """A plan and a run's position in it.
 
     `trials` are those of the first stage, in the order in which they start. `plan` may change
-    during the run. `stage` counts from 0; `members` are its trials.
+    during the run, and with it the expected `end`. `stage` counts from 0; `members` are its trials.
     """
 
     def __init__(self, plan: Plan, trials: Sequence[Trial]) -> None:
@@ -26,14 +27,14 @@ class Itinerary:
         self.trials = {trial.id: trial for trial in trials}
         self.stage = 0
         self.stage_began: list[float] = []
+        self.end = plan.estimate.end(0.0, 0.0)
         self.members: tuple[TrialId, ...] = tuple(self.trials)
         self.replanned = 0
         self.planned_at = 0.0
         self.stuck = False  # nothing of the stage is available, and there is no other plan
         self.restless = False  # an epoch has shown that the rest may need another plan
         self.heard: dict[TrialId, float] = {}  # when each reported its last epoch
-        self.changes: list[tuple[float, PlanAnew]] = []
-        self.unrecorded: list[PlanAnew] = []
+        self.changes: list[PlanAnew] = []  # that aren't in the ledger yet
         self.leaving: frozenset[str] = frozenset()
         self.probes: Counter[Offer] = Counter()  # requested on top of the plan
         self.waiting: dict[TrialId, int] = {}  # join later: that stage's end
@@ -44,6 +45,16 @@ class Itinerary:
     @property
     def stage_plan(self) -> StagePlan:
         return self.plan.stages[self.stage]
+
+    @property
+    def stages_ahead(self) -> tuple[StagePlan, ...]:
+        """The present stage and those after it."""
+        return self.plan.stages[self.stage :]
+
+    @property
+    def groups_ahead(self) -> list[Group]:
+        """The groups of these stages: wherever trials will train by the plan."""
+        return [group for stage in self.stages_ahead for group in stage.groups]
 
     def rung_epoch(self, trial: Trial) -> int:
         """Return the epoch at which the stage ends for a trial: the rung, or its own last one."""
@@ -63,6 +74,11 @@ class Itinerary:
 
     def started_trials(self, view: View) -> list[TrialProgress]:
         return [view.trials[name] for name in self.members if name in view.trials]
+
+    def survivors(self, view: View) -> tuple[TrialId, ...]:
+        """Return the members that aren't over, including those that have yet to start."""
+        trials = view.trials
+        return tuple(n for n in self.members if n not in trials or trials[n].status not in OVER)
 
     def roster(self, view: View) -> Roster:
         """Return the progress of the stage's trials."""
@@ -90,6 +106,7 @@ class Itinerary:
         """Begin the first stage, if none has begun."""
         if not self.stage_began:
             self.stage_began.append(view.now)
+            self.end = self.plan.estimate.end(view.now, 0.0)
 
     def next_stage(self, view: View, chosen: tuple[TrialId, ...]) -> None:
         self.stage += 1
@@ -123,33 +140,54 @@ class Itinerary:
     def splice(self, rest: Plan, kept: int, view: View) -> None:
         """Append a plan that begins now to the first `kept` stages of the present one."""
         later = (replace(stage, begin=stage.begin + view.now) for stage in rest.stages)
-        estimate = Estimate(
-            view.now + rest.estimate.seconds, view.committed + rest.estimate.dollars
-        )
-        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later), estimate=estimate)
+        self.plan = replace(rest, stages=(*self.plan.stages[:kept], *later))
+        self.end = rest.estimate.end(view.now, view.committed)
         self.planned_at = view.now
         self.replanned += 1
 
-    def record(self, view: View, why: str, what: str) -> None:
+    def follow(self, plan: Plan, view: View) -> None:
+        """Follow a plan that begins now, in the middle of the present stage.
+
+        The stage keeps what its plan said up to now.
+        """
+        old = self.stage_plan
+        now, *later = plan.stages
+        gone = view.now - self.stage_began[-1]
+        share = min(1.0, gone / old.seconds) if old.seconds > 0 else 0.0
+        begun = replace(
+            now,
+            stage=replace(now.stage, start_epoch=old.stage.start_epoch),
+            begin=-gone,
+            seconds=gone + now.seconds,
+            dollars=share * old.dollars + now.dollars,
+        )
+        self.splice(replace(plan, stages=(begun, *later)), self.stage, view)
+        self.stuck = False
+
+    def describe(self, detail: str = "") -> str:
+        """Return in words what the stage has now, and when the plan ends."""
+        parts = (
+            stage_text(self.stage_plan),
+            detail,
+            f"to end at {end_text(self.end, self.plan.offers)}",
+        )
+        return "; ".join(filter(None, parts))
+
+    def record(self, why: str, what: str) -> None:
         """Record a change of the plan, and when the run will end by it."""
-        estimate = self.plan.estimate
-        change = PlanAnew(self.stage, why, what, estimate.seconds, estimate.dollars)
-        self.changes.append((view.now, change))
-        self.unrecorded.append(change)
+        self.changes.append(PlanAnew(self.stage, why, what, self.end.at, self.end.dollars))
 
     def pop_changes(self) -> list[PlanAnew]:
         """Return the recorded changes of the plan, each once."""
-        changes = self.unrecorded
-        self.unrecorded = []
+        changes = self.changes
+        self.changes = []
         return changes
 
     # ---- instances ---------------------------------------------------------------------------
 
     def missing(self, view: View) -> Counter[Offer]:
         """Return the instances of the stage that are neither held nor requested, by offer."""
-        needed = self.needed_instances(view)
-        held = view.held
-        return Counter() if needed.items() == held.items() else needed - held
+        return self.needed_instances(view) - view.held
 
     def needed_instances(self, view: View) -> Counter[Offer]:
         """Return the instances that the stage should have, by offer.
@@ -176,6 +214,11 @@ class Itinerary:
             needed[group.offer] = enough(group, trials, view.held.get(group.offer, 0))
         return needed
 
+    def out_of_reach(self, view: View) -> bool:
+        """Whether the stage misses instances, all of which the cloud refuses."""
+        missing = self.missing(view)
+        return bool(missing) and all(map(view.refused, missing))
+
     def held_back(self, view: View) -> bool:
         """Whether the cap makes missing instances wait until others are gone."""
         if len(view.fleet.alive()) == len(view.fleet.staying()):
@@ -188,7 +231,7 @@ class Itinerary:
         missing = self.missing(view)
         if not self.held_back(view):
             missing = Counter({o: n for o, n in missing.items() if not view.avoided(o)})
-        return view.held + missing if missing else view.held
+        return view.held + missing
 
     # ---- where trials sit ---------------------------------------------------------------------
 

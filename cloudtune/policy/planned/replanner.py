@@ -1,37 +1,28 @@
 """When the rest of a planned run is replanned, and what it does if no plan keeps the limits.
 
-At every rung, and whenever the forecast of the rest departs from the plan or breaks the limits, the
-present plan and the best other plan are both priced by what the run has seen so far: speeds,
-delays, instances, refusals (`View.corrected`). The run switches if the present plan breaks the
-limits, or if the other is better by more than noise, boots included. So nothing flaps, and a run
-that goes as planned keeps its plan.
+At every rung, and whenever the forecast departs from the plan or breaks the limits, the present
+plan and the best other plan are both priced by what the run has seen so far (`Situation`). The run
+switches if the present plan breaks the limits, or if the other is better by more than noise, boots
+included. So nothing flaps, and a run that goes as planned keeps its plan.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Plan
-from cloudtune.model.text import count_noun, end_text, gpus_text, offer_text, stage_text
-from cloudtune.model.trial import TrialId
+from cloudtune.model.text import gpus_text, offer_text
+from cloudtune.model.trial import TrialId, Width
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.base import Planner
 from cloudtune.planners.reserve import NOISE, Reserve
 from cloudtune.planners.selection import measures
-from cloudtune.policy.planned.best_effort import BestEffort, Effort
+from cloudtune.policy.planned.best_effort import find_best_effort
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import (
-    LATE,
-    GoingOn,
-    Place,
-    Rest,
-    follow_from_now,
-    joins_in,
-    places,
-)
-from cloudtune.policy.planned.safety_net import MarketWatch
-from cloudtune.strategies.base import Verdict, View
+from cloudtune.policy.planned.safety_net import MarketWatch, Turn
+from cloudtune.policy.planned.situation import LATE, Situation, joins_in
+from cloudtune.strategies.base import View
 
 # After a search that found nothing, the share of the remaining time without another.
 QUIET = 0.02
@@ -40,6 +31,7 @@ CALM = 0.01
 _TOO_MUCH = "no plan keeps the limits any more"
 
 Heeds: TypeAlias = Literal["all", "shocks", "refusals"]
+Cause: TypeAlias = Literal["shock", "drift", "rung", "market"]
 
 
 class Replanner:
@@ -49,28 +41,32 @@ class Replanner:
     "refusals", when nothing of the plan is available any more.
     """
 
-    def __init__(self, planner: Planner, reserve: Reserve, heeds: Heeds = "all") -> None:
+    def __init__(
+        self, itinerary: Itinerary, planner: Planner, reserve: Reserve, heeds: Heeds = "all"
+    ) -> None:
+        self._itinerary = itinerary
         self._planner = planner
         self._reserve = reserve
         self._heeds = heeds
+        self._markets = MarketWatch() if heeds == "all" else None
+        # As of the last look:
         self._shocks = self._stage = 0
         self._out_of_reach = False
-        self._look_at = math.inf
-        self.markets = MarketWatch() if heeds == "all" else None
-        self._seen: dict[Place, float] = {}  # seconds of an epoch, as of the last look
-        self._recorded: set[str] = set()
-        self._fruitless: object = None  # the state in which a search found nothing better
-        self._quiet_until = 0.0
+        self._seen: dict[tuple[Offer, Width], float] = {}  # seconds of an epoch
+        self._late_at = math.inf
         self._calm_until = 0.0
+        # Since a search found nothing better:
+        self._fruitless: object = None
+        self._quiet_until = 0.0
+        self._recorded: set[str] = set()
 
     # ---- when ---------------------------------------------------------------------------------
 
-    def has_new_speed(self, view: View, itinerary: Itinerary) -> bool:
+    def has_new_speed(self, view: View) -> bool:
         """Whether the seconds of an epoch have changed by more than noise since the last look."""
         if self._heeds != "all":
             return False
-        for offer, width in places(itinerary):
-            now = view.slowest_epoch(itinerary.members, offer, width)
+        for (offer, width), now in self._epoch_seconds(view).items():
             before = self._seen.get((offer, width), now)
             if not self._seen:
                 before = view.profiled(offer).profile.epoch_seconds(width)
@@ -78,263 +74,188 @@ class Replanner:
                 return True
         return False
 
+    def _epoch_seconds(self, view: View) -> dict[tuple[Offer, Width], float]:
+        """Return the seconds of an epoch of the slowest trial, wherever the plan trains."""
+        members = self._itinerary.members
+        places = {(group.offer, group.width) for group in self._itinerary.groups_ahead}
+        return {place: view.slowest_epoch(members, *place) for place in places}
+
     def wake_at(self, view: View) -> float | None:
         """Return when to look again: when an instance should have joined, or at the markets."""
-        if self.markets is None:
+        if self._markets is None:
             return None
-        at = min(self._next_late_look(view), self.markets.look_at)
+        at = min(_late_at(view), self._markets.look_at)
         return at if at < math.inf else None
 
-    def _next_late_look(self, view: View) -> float:
-        """Return when to look next at an instance that has yet to join; inf if there is none.
-
-        There is no such look unless all causes are heeded.
-        """
-        if self._heeds != "all":
-            return math.inf
-        asked = {(r.offer, r.requested_at) for r in view.fleet.staying() if not r.joined}
-        return min(
-            [self._next_overdue_look(view, *instance) for instance in asked], default=math.inf
-        )
-
-    def _next_overdue_look(self, view: View, offer: Offer, asked_at: float) -> float:
-        """Return when to look next at an instance that is or may become late."""
-        expected = max(1.0, joins_in(view, offer))
-        times = 1.0
-        while asked_at + expected * LATE * times <= view.now:
-            times *= LATE
-        return asked_at + expected * LATE * times
-
-    def react(self, view: View, itinerary: Itinerary) -> Mapping[TrialId, Verdict]:
+    def react(self, view: View) -> Sequence[TrialId]:
         """Change the plan if necessary; return the trials that are cut for it."""
-        cause = self._cause(view, itinerary)
-        if cause is not None and cause != "market":
+        itinerary = self._itinerary
+        cause = self._cause(view)
+        if cause is None:
+            return ()
+        if cause != "market":
             itinerary.restless = False
-            self._calm_until = view.now + CALM * _time_left(view, itinerary)
-        if cause is None or not itinerary.roster(view).to_train:
-            return {}
-        state = self._snapshot(view, itinerary)
-        if state == self._fruitless and view.now < self._quiet_until:
-            return {}
+            self._calm_until = view.now + CALM * self._time_left(view)
+        if not itinerary.roster(view).to_train:
+            return ()
+        if view.now < self._quiet_until and self._fruitless == self._snapshot(view):
+            return ()
         self._fruitless = None
-        self._seen = {
-            place: view.slowest_epoch(itinerary.members, *place) for place in places(itinerary)
-        }
-        rest = Rest(view, itinerary, self._planner, self._reserve)
-        return _Look(self, rest, cause).decide()
+        self._seen = self._epoch_seconds(view)
+        return self._look(Situation(view, itinerary, self._planner, self._reserve), cause)
 
-    def _cause(self, view: View, itinerary: Itinerary) -> str | None:
-        """Return the cause to review the plan; "" at a rung, None if there is none."""
+    def _cause(self, view: View) -> Cause | None:
+        """Return the cause to review the plan; None if there is none."""
+        itinerary = self._itinerary
         shock = view.shocks != self._shocks
         rung = itinerary.stage != self._stage
-        late = view.now >= self._look_at
-        called = self.markets is not None and self.markets.calls(view, itinerary)
+        late = view.now >= self._late_at
+        out_of_reach = itinerary.out_of_reach(view)
+        lost = out_of_reach and not self._out_of_reach
         self._shocks = view.shocks
         self._stage = itinerary.stage
-        self._look_at = self._next_late_look(view)
-        missing = itinerary.missing(view)
-        before = self._out_of_reach
-        self._out_of_reach = bool(missing) and all(map(view.refused, missing))
-        if self._out_of_reach and (not before or shock):
+        self._late_at = _late_at(view)
+        self._out_of_reach = out_of_reach
+        if lost or (shock and (out_of_reach or self._heeds != "refusals")):
             return "shock"
-        if self._heeds == "refusals":
+        if self._markets is None:
             return None
-        if shock:
-            return "shock"
-        restless = itinerary.restless and view.now >= self._calm_until
-        if self._heeds == "all" and (late or restless):
+        if late or (itinerary.restless and view.now >= self._calm_until):
             return "drift"
-        if rung and self._heeds == "all":
-            return ""
-        return "market" if called else None
+        if rung:
+            return "rung"
+        return "market" if self._markets.is_due(view, itinerary) else None
 
-    # ---- for a look ---------------------------------------------------------------------------
+    def _time_left(self, view: View) -> float:
+        """Return the seconds until the deadline; without one, until the plan's last stage ends."""
+        if math.isfinite(view.seconds_left):
+            return view.seconds_left
+        return sum(stage.seconds for stage in self._itinerary.stages_ahead)
 
-    def note_fruitless(self, view: View, itinerary: Itinerary) -> None:
-        """Stop searching for a while, unless trials or instances change: nothing was found.
+    def _snapshot(self, view: View) -> object:
+        """Return what decides whether another search could find more than the last one."""
+        refused = frozenset(r.offer for r in view.rentables if view.refused(r.offer))
+        return self._itinerary.stage, self._itinerary.members, dict(view.held), refused
 
-        If no plan keeps the limits, or a pool refuses repeatedly, every event would otherwise
-        trigger another search.
-        """
-        self._fruitless = self._snapshot(view, itinerary)
-        self._quiet_until = view.now + QUIET * _time_left(view, itinerary)
+    # ---- which plan ---------------------------------------------------------------------------
 
-    @staticmethod
-    def _snapshot(view: View, itinerary: Itinerary) -> object:
-        refused = frozenset(
-            rentable.offer for rentable in view.rentables if view.refused(rentable.offer)
-        )
-        return itinerary.stage, itinerary.members, dict(view.held), refused
-
-    @property
-    def heeds(self) -> Heeds:
-        return self._heeds
-
-    def record(self, view: View, itinerary: Itinerary, why: str, what: str) -> None:
-        """Record a change of the plan, or that none is left; the same only once."""
-        if why + what not in self._recorded:
-            self._recorded.add(why + what)
-            itinerary.record(view, why, what)
-
-
-def _time_left(view: View, itinerary: Itinerary) -> float:
-    """Return the seconds until the deadline; without one, until the plan's last stage ends."""
-    if math.isfinite(view.seconds_left):
-        return view.seconds_left
-    return sum(stage.seconds for stage in itinerary.plan.stages[itinerary.stage :])
-
-
-class _Look:
-    """One review of the rest of a run, for one cause."""
-
-    def __init__(self, by: Replanner, rest: Rest, cause: str) -> None:
-        self._by = by
-        self._rest = rest
-        self._cause = cause
-
-    # ---- what is done -------------------------------------------------------------------------
-
-    def decide(self) -> Mapping[TrialId, Verdict]:
+    def _look(self, situation: Situation, cause: Cause) -> Sequence[TrialId]:
         """Follow another plan if it is better; return the trials that are cut for it."""
-        markets = self._by.markets
-        turn = None if markets is None else markets.look(self._rest)
+        turn = None if self._markets is None else self._markets.look(situation)
         if turn is not None:
-            if turn.plan is not None:
-                self._follow(turn.plan, turn.why)
-            elif turn.why:
-                self._by.record(self._rest.view, self._rest.itinerary, turn.why, turn.what)
-        if turn is not None or self._cause == "market":
-            return {}
-        going_on = self._rest.going_on()
-        within = going_on is not None and going_on.within
-        if (
-            going_on is not None
-            and within
-            and not self._rest.refused
-            and self._keeps_plan(going_on)
-        ):
-            return {}
+            self._take(turn, situation.view)
+        if turn is not None or cause == "market":
+            return ()
+        fits = situation.within and not situation.refused
+        if fits and self._goes_as_planned(situation, cause):
+            return ()
         # Only now, because the search is the expensive part of a look.
-        plan = self._rest.other()
+        plan = situation.other()
         if plan is not None:
-            if self._rest.refused or not within or going_on is None or self._beats(plan, going_on):
-                self._follow(plan, self._why(going_on))
-            return {}
+            if not fits or _beats(plan, situation.present):
+                self._take(Turn(plan, self._why(situation, cause)), situation.view)
+            return ()
         # If only shocks count, another allocator sets the widths: its pace may keep the limits.
-        if within or (self._by.heeds == "shocks" and not self._rest.out_of_reach):
-            return {}
-        return self._do_what_can_be_done(going_on)
+        out_of_reach = self._itinerary.out_of_reach(situation.view)
+        if situation.within or (self._heeds == "shocks" and not out_of_reach):
+            return ()
+        return self._follow_best_effort(situation, cause)
 
-    def _keeps_plan(self, going_on: GoingOn) -> bool:
-        """Whether continuing takes what the plan said, within noise."""
-        itinerary = self._rest.itinerary
-        estimate = going_on.estimate
-        rest = itinerary.plan.stages[itinerary.stage :]
-        if self._cause == "shock":
+    def _goes_as_planned(self, situation: Situation, cause: Cause) -> bool:
+        """Whether going on takes what the plan said, within noise."""
+        estimate = situation.going_on
+        now, *later = self._itinerary.stages_ahead
+        if cause == "shock" or estimate is None:
             return True
-        # The present stage has run for a while: only the rest of it is still to come.
-        gone = max(0.0, self._rest.view.now - max(itinerary.planned_at, rest[0].begin))
-        share = max(0.0, 1 - gone / rest[0].seconds) if rest[0].seconds > 0 else 0.0
-        seconds = share * rest[0].seconds + sum(stage.seconds for stage in rest[1:])
-        dollars = share * rest[0].dollars + sum(stage.dollars for stage in rest[1:])
+        # The present stage has run for a while: only a part of it is still to come.
+        gone = max(0.0, situation.view.now - max(self._itinerary.planned_at, now.begin))
+        share = max(0.0, 1 - gone / now.seconds) if now.seconds > 0 else 0.0
+        seconds = share * now.seconds + sum(stage.seconds for stage in later)
+        dollars = share * now.dollars + sum(stage.dollars for stage in later)
         near = abs(estimate.seconds - seconds) <= NOISE * seconds
         return near and abs(estimate.dollars - dollars) <= NOISE * dollars
 
-    def _beats(self, plan: Plan, going_on: GoingOn) -> bool:
-        objective = plan.objective
-        mine = measures(going_on.plan, objective)[0]
-        theirs = measures(plan, objective)[0]
-        return theirs < mine * (1 - NOISE)
+    def _take(self, turn: Turn, view: View) -> None:
+        """Follow the plan of a turn, if it has one, and record its cause; the same only once."""
+        what = turn.what
+        if turn.plan is not None:
+            self._itinerary.follow(turn.plan, view)
+            what = self._itinerary.describe(what)
+        if turn.why and turn.why + what not in self._recorded:
+            self._recorded.add(turn.why + what)
+            self._itinerary.record(turn.why, what)
 
-    def _follow(self, plan: Plan, why: str, what: str = "") -> None:
-        itinerary = self._rest.itinerary
-        view = self._rest.view
-        follow_from_now(itinerary, plan, view)
-        itinerary.stuck = False
-        done = stage_text(itinerary.stage_plan) + (f"; {what}" if what else "")
-        if why:
-            what = f"{done}; to end at {end_text(itinerary.plan)}"
-            self._by.record(view, itinerary, why, what)
-
-    # ---- where no plan keeps the limits --------------------------------------------------------
-
-    def _do_what_can_be_done(self, going_on: GoingOn | None) -> Mapping[TrialId, Verdict]:
-        """Follow the best that the limits allow, if that achieves more than continuing."""
-        why = self._why(going_on)
-        best = Effort(self._rest).best()
-        self._rest.itinerary.stuck = best is None and self._rest.out_of_reach
-        if best is None or (
-            best.epochs < best.full
-            and going_on is not None
-            and best.epochs <= self._rest.furthest_epoch(going_on) + max(1.0, NOISE * best.full)
-        ):
-            problem = f"{_TOO_MUCH}: {why}"
-            self._by.record(
-                self._rest.view, self._rest.itinerary, problem, "goes on as far as the limits allow"
-            )
-            self._by.note_fruitless(self._rest.view, self._rest.itinerary)
-            return {}
-        cut = [name for name in self._rest.members if name not in best.members]
-        result = self._brought(best, len(self._rest.members) if cut else 0)
-        now = self._rest.itinerary.members
-        self._rest.itinerary.members = tuple(name for name in now if name not in cut)
-        self._follow(best.plan, f"{_TOO_MUCH}: {why}" if result else why, result)
-        trials = self._rest.view.trials
-        return {name: Verdict.CUT for name in cut if name in trials}
-
-    def _brought(self, best: BestEffort, instead_of: int) -> str:
-        """Return in words what the limits allow; `instead_of` is the number of trials before."""
-        parts = []
-        if instead_of:
-            parts.append(f"{count_noun(len(best.members), 'trial')} instead of {instead_of}")
-        later = self._rest.later
-        if later and not instead_of and best.next_trials < later[0].trials:
-            parts.append(f"{best.next_trials} instead of {later[0].trials} to go on")
-        if best.epochs < best.full:
-            parts.append(f"the last one to about epoch {best.epochs} of {best.full}")
-        return ", ".join(parts)
+    def _follow_best_effort(self, situation: Situation, cause: Cause) -> Sequence[TrialId]:
+        """Follow the best that the limits allow, if that achieves more than going on."""
+        itinerary = self._itinerary
+        view = situation.view
+        why = self._why(situation, cause)
+        too_much = f"{_TOO_MUCH}: {why}"
+        best = find_best_effort(situation)
+        if best is None:
+            itinerary.stuck = itinerary.out_of_reach(view)
+            self._take(Turn(None, too_much, "goes on as far as the limits allow"), view)
+            # Every event would otherwise trigger another search.
+            self._fruitless = self._snapshot(view)
+            self._quiet_until = view.now + QUIET * self._time_left(view)
+            return ()
+        cut = [name for name in situation.members if name not in best.members]
+        what = best.describe(situation)
+        itinerary.members = tuple(name for name in itinerary.members if name not in cut)
+        self._take(Turn(best.plan, too_much if what else why, what), view)
+        return [name for name in cut if name in view.trials]
 
     # ---- why ----------------------------------------------------------------------------------
 
-    def _why(self, going_on: GoingOn | None) -> str:
-        """Return in words what differs from the plan, and what continuing would take."""
-        view = self._rest.view
-        itinerary = self._rest.itinerary
+    def _why(self, situation: Situation, cause: Cause) -> str:
+        """Return in words what differs from the plan, and what going on would take."""
+        view = situation.view
         parts = []
-        refused = [offer for offer in itinerary.missing(view) if view.avoided(offer)]
+        refused = [offer_text(offer) for offer in situation.missing if view.avoided(offer)]
         if refused:
-            parts.append(f"{', '.join(map(offer_text, refused))} can't be had")
-        elif self._cause == "shock":
+            parts.append(f"{', '.join(refused)} can't be had")
+        elif cause == "shock":
             parts.append("an instance was lost")
-        parts += _slower(view, itinerary)
-        if going_on is not None and not going_on.within:
-            end = view.now + going_on.estimate.seconds
-            bill = view.committed + going_on.estimate.dollars
-            late = f"{format_seconds(end)} and {format_dollars(bill)}"
-            parts.append(f"going on would take until {late}")
+        parts += _differences(situation)
+        if situation.going_on is not None and not situation.within:
+            end = format_seconds(view.now + situation.going_on.seconds)
+            bill = format_dollars(view.committed + situation.going_on.dollars)
+            parts.append(f"going on would take until {end} and {bill}")
         return "; ".join(parts) or "at the rung"
 
 
-def _slower(view: View, itinerary: Itinerary) -> list[str]:
-    """Return in words by how much epochs of the present stage differ from the profile's."""
+def _beats(plan: Plan, present: Plan) -> bool:
+    least, taken = (measures(one, plan.objective)[0] for one in (plan, present))
+    return least < taken * (1 - NOISE)
+
+
+def _late_at(view: View) -> float:
+    """Return when to look next at an instance that is or may become late; inf if all joined."""
+    looks = [math.inf]
+    for offer, since in {(r.offer, r.requested_at) for r in view.fleet.staying() if not r.joined}:
+        patience = LATE * max(1.0, joins_in(view, offer))
+        while since + patience <= view.now:
+            patience *= LATE
+        looks.append(since + patience)
+    return min(looks)
+
+
+def _differences(situation: Situation) -> list[str]:
+    """Return in words by how much epochs and boots of the stage differ from the profile's."""
     texts = []
-    planned = {rentable.offer: rentable for rentable in view.rentables}
-    for group in itinerary.stage_plan.groups:
-        profiled = planned[group.offer]
-        if group.width not in profiled.profile.epoch:  # no trial trains there any more
+    for group in situation.itinerary.stage_plan.groups:
+        profiled = situation.view.profiled(group.offer)
+        profile = profiled.profile
+        if group.width not in profile.epoch:  # no trial trains there any more
             continue
-        real = view.corrected(profiled, itinerary.members)
-        ratio = real.profile.epoch_seconds(group.width) / profiled.profile.epoch_seconds(
-            group.width
-        )
+        real = situation.view.corrected(profiled, situation.itinerary.members).profile
+        name = group.offer.instance_type.name
+        ratio = real.epoch_seconds(group.width) / profile.epoch_seconds(group.width)
         if abs(ratio - 1) > NOISE:
-            where = f"{gpus_text(group.width)} of {group.offer.instance_type.name}"
+            where = f"{gpus_text(group.width)} of {name}"
             texts.append(f"an epoch takes {ratio:.2f} times the profile's on {where}")
-        before = profiled.profile.launch.mean + profiled.profile.boot.mean
-        boots = real.profile.launch.mean + real.profile.boot.mean
+        before, boots = (p.launch.mean + p.boot.mean for p in (profile, real))
         if abs(boots - before) > max(1.0, LATE * NOISE * before):
-            texts.append(
-                f"{group.offer.instance_type.name} boots in {format_seconds(boots)} "
-                f"instead of {format_seconds(before)}"
-            )
+            seconds = f"{format_seconds(boots)} instead of {format_seconds(before)}"
+            texts.append(f"{name} boots in {seconds}")
     return texts

@@ -1,12 +1,12 @@
 """How strategies with stages are planned, and what carries their plans out."""
 
 import bisect
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtune.model.plans import Allowance, Plan, Stage
-from cloudtune.model.progress import OVER
-from cloudtune.model.text import count_noun, end_text, stage_text
+from cloudtune.model.text import count_noun
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.planners.base import InfeasibleError, Planner, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
@@ -16,10 +16,16 @@ from cloudtune.planners.reserve import Reserve
 from cloudtune.planners.static import StaticPlanner
 from cloudtune.policy.base import Brakes, Components
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.executor import PlannedFleet, PlannedStages, PlannedWidths, Schedule
+from cloudtune.policy.planned.executor import (
+    HalvingSchedule,
+    PlannedFleet,
+    PlannedStages,
+    PlannedWidths,
+    Schedule,
+)
 from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.remaining_work import HalvingSchedule, request_for_rest
 from cloudtune.policy.planned.replanner import Heeds, Replanner
+from cloudtune.policy.planned.situation import Situation
 from cloudtune.strategies.base import Sampler, View
 from cloudtune.strategies.rungs import why_fewer
 from cloudtune.strategies.successive_halving import JoinedHalving, SuccessiveHalving
@@ -94,7 +100,6 @@ class Newcomers:
     own trials were training to. From there on all compete. One plan covers both.
     """
 
-    name: str
     planning: Planning
     context: BuildContext
     sampler: Sampler
@@ -108,43 +113,33 @@ class Newcomers:
         if why := why_fewer(self.sampler.more(trials), trials):
             return why
         new = [trial for _ in range(trials) if (trial := self.sampler.ask()) is not None]
-        own = self.planning.build_rungs(self.context, len(new))
-        joined = JoinedHalving(own, self._joining(view, itinerary, own))
-        try:
-            plan = self._plan(view, itinerary, joined.stages())
-        except InfeasibleError as error:
-            return str(error)
-        first = (*joined.joining.get(0, ()), *(trial.id for trial in new))
-        ends = [stage.end_epoch for stage in joined.stages()]
-        later = {n: ends[at] for at, names in joined.joining.items() if at > 0 for n in names}
-        itinerary.join(view, new, plan, first, later)
-        what = f"{stage_text(itinerary.stage_plan)}; to end at {end_text(itinerary.plan)}"
-        itinerary.record(view, count_noun(len(new), "more trial"), what)
-        return HalvingSchedule(joined, self.name, itinerary.stage)
-
-    def _joining(
-        self, view: View, itinerary: Itinerary, newcomers: SuccessiveHalving
-    ) -> Mapping[int, tuple[TrialId, ...]]:
-        """Return the run's own trials by the stage at which they join the new ones."""
-        rungs = [stage.end_epoch for stage in newcomers.stages()]
-        trials = view.trials
-        end = itinerary.stage_plan.stage.end_epoch
-        left = [n for n in itinerary.members if n not in trials or trials[n].status not in OVER]
-        joining: dict[int, tuple[TrialId, ...]] = {}
-        for name, rung in (*((name, end) for name in left), *itinerary.waiting.items()):
-            at = bisect.bisect_left(rungs, rung)
-            joining[at] = (*joining.get(at, ()), name)
-        return joining
-
-    def _plan(self, view: View, itinerary: Itinerary, work: tuple[Stage, ...]) -> Plan:
-        request = request_for_rest(
-            view, itinerary, self.reserve, work=work, trials=(), barred=view.barred
-        )
+        halving = self.planning.build_rungs(self.context, len(new))
+        rungs = [stage.end_epoch for stage in halving.stages()]
+        # The run's own trials, by the stage at which they join the new ones.
+        due = dict.fromkeys(itinerary.survivors(view), itinerary.stage_plan.stage.end_epoch)
+        joining = defaultdict[int, tuple[TrialId, ...]](tuple)
+        for name, rung in (due | itinerary.waiting).items():
+            joining[bisect.bisect_left(rungs, rung)] += (name,)
+        first = (*joining[0], *(trial.id for trial in new))
+        waiting = {n: rungs[at] for at, names in joining.items() if at > 0 for n in names}
+        joined = JoinedHalving(halving, joining)
+        planner = _find_planner(itinerary.plan)
+        situation = Situation(view, itinerary, planner, self.reserve)
+        request = situation.problem(joined.stages(), (), view.barred)
         if self.planning.in_time:
             request = replace(request, allowance=Allowance(request.allowance.seconds, None))
-        planner = PLANNERS.get(itinerary.plan.planner, PLANNERS["exact"])
-        objective = itinerary.plan.objective
-        return in_time_or_fastest(planner, replace(request, objective=objective))
+        try:
+            plan = in_time_or_fastest(planner, request)
+        except InfeasibleError as error:
+            return str(error)
+        itinerary.join(view, new, plan, first, waiting)
+        itinerary.record(count_noun(len(new), "more trial"), itinerary.describe())
+        return HalvingSchedule(joined, itinerary.stage)
+
+
+def _find_planner(plan: Plan) -> Planner:
+    """Return the planner of a plan; the exact one instead of one that is too slow for a run."""
+    return PLANNERS.get(plan.planner, PLANNERS["exact"])
 
 
 def follow(
@@ -171,20 +166,21 @@ def follow(
     itinerary = Itinerary(plan, trials[: plan.stages[0].stage.trials])
     reserve = compute_reserve(brakes)
     halving = planning.build_rungs(context, len(itinerary.trials))
-    schedule: Schedule = HalvingSchedule(halving, name)
+    schedule: Schedule = HalvingSchedule(halving)
+    joining = None
     if planning.schedule is not None:
         schedule = planning.schedule(halving, reserve)
+    elif sampler is not None:
+        joining = Newcomers(planning, context, sampler, reserve).join
     heeds: Heeds = "all" if planned_widths else "shocks"
     if not planning.replans:
         heeds = "refusals"
-    planner = PLANNERS.get(plan.planner, PLANNERS["exact"])
-    joining = None
-    if sampler is not None and not planning.explores:
-        joining = Newcomers(name, planning, context, sampler, reserve).join
+    replanner = Replanner(itinerary, _find_planner(plan), reserve, heeds)
     strategy = PlannedStages(
+        name,
         schedule,
         itinerary,
-        reacting=Replanner(planner, reserve, heeds) if planned_fleet else None,
+        replanner=replanner if planned_fleet else None,
         joining=joining,
         planned_widths=planned_widths,
         planned_fleet=planned_fleet,

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cloudtune.clock import unix_time
-from cloudtune.engine.resume import InFlight, OpenSession
+from cloudtune.engine.record.timeline import InstanceSpan, SessionSpan
+from cloudtune.engine.resume import InFlight
 from cloudtune.infra.cluster import world as ray_world
 from cloudtune.infra.cluster.trial_session import TrialSession, cause, split_session
 from cloudtune.infra.cluster.world import CloudWorld
@@ -172,14 +173,15 @@ def test_saved_before_its_instance_is_lost(tmp_path: Path, lived_on: bool, why: 
     store = CheckpointStore(str(tmp_path))
     for epoch in (1, 2, 3):
         store.save("t00", epoch, {"loss": 0.5}, tmp_path / "files")
-    start = dataclasses.replace(START, start_epoch=1, until_epoch=4)
+    start = dataclasses.replace(START, start_epoch=1, until_epoch=2)  # then granted two more
     other = dataclasses.replace(START, session="t01.1", trial="t01")
+    launch = Launch("i000", "g7.2xlarge", "spot", "")
     left = InFlight(
-        launches={"i000": Launch("i000", "g7.2xlarge", "spot", "")},
-        instances={"i000": "i-1"},
-        joined={"i000"},
-        released=set(),
-        sessions={"t00.1": OpenSession(start), "t01.1": OpenSession(other, stopping=True)},
+        instances={"i000": InstanceSpan("i000", launch, 0.0, "i-1", joined=True)},
+        sessions={
+            "t00.1": SessionSpan(start, 0.0, 4, 0.0),
+            "t01.1": SessionSpan(other, 0.0, 2, 0.0, stopping=5.0),
+        },
         timers={},
         begun=True,
         ended=False,

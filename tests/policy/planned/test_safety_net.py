@@ -13,8 +13,8 @@ from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import MARGIN, Reserve
-from cloudtune.policy.planned.remaining_work import Rest
 from cloudtune.policy.planned.safety_net import Answers, SafetyNet
+from cloudtune.policy.planned.situation import Situation
 from tests.builders import Played, Setting, itinerary_of
 from tests.builders.values import present
 from tests.policy.planned.spot_jobs import (
@@ -32,7 +32,8 @@ def net(setting: Setting) -> SafetyNet:
     policy = setting.policy()
     brakes = policy.state.brakes
     reserve = Reserve(brakes.tick + brakes.drain)
-    return SafetyNet(Rest(policy.state, itinerary_of(policy), ExactPlanner(), reserve), Answers())
+    situation = Situation(policy.state, itinerary_of(policy), ExactPlanner(), reserve)
+    return SafetyNet(situation, Answers())
 
 
 def rest_of(deadline: float) -> PlanRequest:

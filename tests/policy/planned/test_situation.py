@@ -16,7 +16,7 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes
-from cloudtune.policy.planned.remaining_work import Rest
+from cloudtune.policy.planned.situation import Situation
 from cloudtune.policy.run import RunPolicy
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import by_plan, epoch, itinerary_of, join, offer, plan_of, profile
@@ -71,10 +71,9 @@ def test_a_late_boot_is_given_a_quarter_more_time(second: float, wait: float) ->
     policy = resolving(CHEAP)
     policy.handle(events.RunStarted(0.0))
     policy.handle(events.TimerFired(second, "tick"))
-    rest = Rest(policy.state, itinerary_of(policy), ExactPlanner(), Reserve(7.0))
-    result = rest.going_on()
-    assert result is not None
-    assert result.wait == pytest.approx(wait - rest.rounded)
+    situation = Situation(policy.state, itinerary_of(policy), ExactPlanner(), Reserve(7.0))
+    assert situation.going_on is not None
+    assert situation.delay == pytest.approx(wait - situation.rounded)
 
 
 def test_another_offer_is_asked_for_in_the_same_breath() -> None:
