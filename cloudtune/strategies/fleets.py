@@ -164,6 +164,7 @@ class SpendingFleet(Unplanned):
             spending.unspent(view),
             raced if race.on else None,
             [offer for offer, backoff in view.backoffs.items() if backoff.is_empty],
+            # A fleet that follows its trials also looks for what the cloud may have again.
             [offer for offer in view.backoffs if self._returns_idle and view.avoided(offer)],
         )
         if question != self._question:
