@@ -1,18 +1,22 @@
 """How long `cloudtune plan` takes, cold: the example, large jobs of stages, and searches.
 
-    python -m benchmarks.plan_time [--repeats 5] [--only searches]
+    python -m benchmarks.plan_time [--repeats 5] [--only searches] [--jobs 40] [--runs 31]
 
 The large job has 512 and 10,000 trials on all types. A search is by default: a script that never
 ran, all types of AWS on both markets, and a plan that names no other thing than its two limits.
 
 Each command is a process of its own with its imports, in a CLOUDTUNE_HOME of its own. Prints the
 median seconds by the clock and of the processor (others may work on the same machine).
+
+`--only coarse` shows what playing smaller runs changes: drawn searches of $20 to $200 are forecast
+as `plan` does, and by as many runs at their full size. Prints the ratio of the two for each.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -21,9 +25,19 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from benchmarks import large_job
-from benchmarks.runner import parser
+from benchmarks.runner import parser, print_table
+from cloudtune.api.experiments import load_experiment
+from cloudtune.planning.forecasting import PlayedRuns
+from cloudtune.planning.stages import PlanOptions, Question
+from cloudtune.running.problems import load_problem, read_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloudtune.model.plans import Forecast
 
 _SEARCH = """\
 train: train.py:train
@@ -46,15 +60,79 @@ class Case:
 
 
 def main() -> None:
-    arguments = parser(__doc__, repeats=5)
-    arguments.add_argument("--only", choices=("stages", "searches"))
+    arguments = parser(__doc__, repeats=5, jobs=40, runs=31)
+    arguments.add_argument("--only", choices=("stages", "searches", "coarse"))
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ct-plan-time-") as folder:
         os.environ["CLOUDTUNE_HOME"] = str(Path(folder) / "home")
+        if given.only == "coarse":
+            print_table(coarse(Path(folder), given.jobs, given.runs))
+            return
         if given.only != "searches":
             whole(stages(Path(folder)), given.repeats)
         if given.only != "stages":
             whole(searches(Path(folder)), given.repeats)
+
+
+def coarse(folder: Path, jobs: int, runs: int) -> Iterator[dict[str, object]]:
+    """Yield the forecast of each drawn search over that by full runs, and the worst of all."""
+    experiment, profile = large_job.write(folder)
+    rows = []
+    for seed in range(jobs):
+        question = drawn(experiment, profile, seed)
+        limits = question.limits
+        began = time.process_time()
+        smaller = PlayedRuns(question).forecast()
+        took = time.process_time() - began
+        full = PlayedRuns(question, samples=runs, whole=True).forecast()
+        row = ratios(smaller, full)
+        rows.append(row)
+        strategy = question.problem.experiment.strategy_name
+        name = f"{strategy}, ${limits.budget:.0f}, {(limits.deadline or 0.0) / 60:.0f}m"
+        yield {"job": name, **shown(row), "full": f"{full.trials.p50:.0f}", "CPU": f"{took:.2f}s"}
+    yield {"job": "median", **shown({name: median(row[name] for row in rows) for name in rows[0]})}
+    for share in (0.5, 0.9):
+        off = {name: quantile([abs(row[name] - 1) for row in rows], share) for name in rows[0]}
+        yield {"job": f"off, {share:.0%} below", **shown(off)}
+
+
+def drawn(experiment: Path, profile: Path, seed: int) -> Question:
+    """Return a search within drawn limits, on all types at made-up speeds; some without a profile.
+
+    A script that never ran is taken to be fast, so those have a fifth of the budget.
+    """
+    dice = random.Random(seed)
+    is_known = seed % 4 < 3
+    settings = {
+        "strategy": ("best", "asha-stopping", "asha")[seed % 3],
+        "trials": 100_000,
+        "max_epochs": dice.choice((9, 27, 54)),
+        "budget": (20 if is_known else 4) * 10 ** dice.random(),
+        "deadline": 1800 * 16 ** dice.random(),
+    }
+    loaded = load_experiment(experiment, settings)
+    problem = load_problem(loaded, str(profile) if is_known else None)
+    return Question(problem, read_limits(loaded), PlanOptions())
+
+
+def ratios(smaller: Forecast, full: Forecast) -> dict[str, float]:
+    pairs = {
+        "dollars": (smaller.dollars.p50, full.dollars.p50),
+        "configurations": (smaller.trials.p50, full.trials.p50),
+        "p5": (smaller.trials.p5, full.trials.p5),
+        "p95": (smaller.trials.p95, full.trials.p95),
+        "best's epochs": (smaller.epochs.p50, full.epochs.p50),
+        "GPU-hours": (smaller.gpu_hours.p50, full.gpu_hours.p50),
+    }
+    return {name: one / max(other, 1e-9) for name, (one, other) in pairs.items()}
+
+
+def shown(row: dict[str, float]) -> dict[str, object]:
+    return {name: f"{value:.3f}" for name, value in row.items()}
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def searches(folder: Path) -> list[Case]:

@@ -168,9 +168,11 @@ class FleetBook:
         self._held: Counter[Offer] | None = None
         self._returning: bool | None = None
         self._unsettled: bool | None = None
+        self.changes = 0  # of any instance so far
 
     def forget(self, changed: Rented | None = None) -> None:
         """Drop the cached properties: an instance has changed."""
+        self.changes += 1
         if changed is not None and changed.intent in self._settled:
             self._settled.clear()
             self._settled_dollars = 0.0

@@ -111,6 +111,8 @@ class PlayedRuns:
 
     def _affordable(self, played: Sequence["PlayedRun"]) -> int:
         """Return how many runs to play, by the events of those that were: 2^k - 1."""
+        if self.whole:
+            return self.samples
         per_run = sum(one.events for one in played) // len(played)
         if self.staged is not None:
             per_run *= len(self.likely)

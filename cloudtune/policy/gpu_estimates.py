@@ -13,9 +13,10 @@ compare them the better the more there are.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -34,6 +35,8 @@ _EXACT = 0.03
 # as one (policy/gpu_sharing.py).
 _WIDTHS = 0.5
 
+_Place: TypeAlias = tuple[str, Width]  # a GPU model and a width
+
 
 @dataclass
 class _Timed:
@@ -45,6 +48,25 @@ class _Timed:
     def note(self, value: float) -> None:
         self.count += 1
         self.mean += (value - self.mean) / self.count
+
+
+@dataclass
+class _Sums:
+    """The number of some means, their sum, and that of their squares."""
+
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, mean: float) -> None:
+        self.count += 1
+        self.total += mean
+        self.squares += mean * mean
+
+    def remove(self, mean: float) -> None:
+        self.count -= 1
+        self.total -= mean
+        self.squares -= mean * mean
 
 
 class GpuEstimates:
@@ -67,7 +89,11 @@ class GpuEstimates:
         self._places = {gpu: place for place, gpu in enumerate(self._errors)}
         self._common = max((each.profile.error for each in rentables), default=0.0)
         self._widths: dict[Width, int] = {}  # in order of their first epochs
-        self._trials: dict[TrialId, dict[tuple[str, Width], _Timed]] = {}
+        self._trials: dict[TrialId, dict[_Place, _Timed]] = {}
+        # Of all trials by place; and of those at one place alone, also by their number of epochs.
+        self._means: defaultdict[_Place, _Sums] = defaultdict(_Sums)
+        self._alone: defaultdict[tuple[_Place, int], _Sums] = defaultdict(_Sums)
+        self._movers: dict[TrialId, dict[_Place, _Timed]] = {}  # with epochs at several places
         self._known: tuple[_Vector, _Matrix] | None = None
 
     def note(self, trial: TrialId, offer: Offer, width: Width, seconds: float) -> None:
@@ -82,9 +108,24 @@ class GpuEstimates:
         if expected <= 0 or seconds <= 0:
             return
         self._widths.setdefault(width, len(self._widths))
-        timed = self._trials.setdefault(trial, {}).setdefault((gpu, width), _Timed())
-        timed.note(math.log(seconds / expected))
+        self._note_mean(trial, (gpu, width), math.log(seconds / expected))
         self._known = None
+
+    def _note_mean(self, trial: TrialId, place: _Place, value: float) -> None:
+        """Record an epoch in its trial's mean, and in the sums of these."""
+        places = self._trials.setdefault(trial, {})
+        if len(places) == 1:
+            [(before, timed)] = places.items()
+            self._alone[before, timed.count].remove(timed.mean)
+        if place in places:
+            self._means[place].remove(places[place].mean)
+        timed = places.setdefault(place, _Timed())
+        timed.note(value)
+        self._means[place].add(timed.mean)
+        if len(places) == 1:
+            self._alone[place, timed.count].add(timed.mean)
+        else:
+            self._movers[trial] = places
 
     def factor(self, gpu: str) -> float:
         """Return how many times longer than the profile says an epoch is expected to take."""
@@ -106,32 +147,33 @@ class GpuEstimates:
             precision = np.linalg.inv(self._prior())
             weighed = np.zeros(len(precision))
             paces = self._pace_variance()
-            alone: dict[tuple[str, Width], tuple[float, float]] = {}
-            for timed in self._trials.values():
-                if len(timed) == 1:  # most trials: quicker without a matrix of each one's own
-                    [(place, seen)] = timed.items()
-                    weight = 1 / (NOISE**2 / seen.count + paces)
-                    total, mean = alone.get(place, (0.0, 0.0))
-                    alone[place] = (total + weight, mean + weight * seen.mean)
-                    continue
+            # Most trials stay at one place: all with as many epochs there weigh the same.
+            for (place, count), means in self._alone.items():
+                weight = 1 / (NOISE**2 / count + paces)
+                one, two = self._indexes(place)
+                for index in (one, two):
+                    weighed[index] += weight * means.total
+                    precision[index, one] += weight * means.count
+                    precision[index, two] += weight * means.count
+            for timed in self._movers.values():
                 rows = np.array([self._row(place) for place in timed])
                 noise = np.diag([NOISE**2 / seen.count for seen in timed.values()])
                 weights = rows.T @ np.linalg.inv(noise + paces)
                 precision += weights @ rows
                 weighed += weights @ [seen.mean for seen in timed.values()]
-            for place, (total, mean) in alone.items():
-                row = self._row(place)
-                precision += total * np.outer(row, row)
-                weighed += mean * row
             covariance = np.linalg.inv(precision)
             self._known = covariance @ weighed, covariance
         return self._known
 
-    def _row(self, place: tuple[str, Width]) -> "_Vector":
-        """Return which of u and v the epochs of a trial at a place add up."""
+    def _indexes(self, place: _Place) -> tuple[int, int]:
+        """Return the places of u and v in vectors and matrices."""
         gpu, width = place
+        return self._places[gpu], len(self._places) + self._widths[width]
+
+    def _row(self, place: _Place) -> "_Vector":
+        """Return which of u and v the epochs of a trial at a place add up."""
         row = np.zeros(len(self._places) + len(self._widths))
-        row[[self._places[gpu], len(self._places) + self._widths[width]]] = 1.0
+        row[[*self._indexes(place)]] = 1.0
         return row
 
     def _prior(self) -> "_Matrix":
@@ -145,13 +187,10 @@ class GpuEstimates:
 
     def _pace_variance(self) -> float:
         """Return the variance of paces: of trials on the same GPU model and width, and before."""
-        alike: dict[tuple[str, Width], list[float]] = {}
-        for timed in self._trials.values():
-            for place, seen in timed.items():
-                alike.setdefault(place, []).append(seen.mean)
-        squares = sum(float(np.var(means)) * len(means) for means in alike.values())
-        freedom = sum(len(means) - 1 for means in alike.values())
-        return (TRIALS * PACES**2 + squares) / (TRIALS + freedom)
+        alike = self._means.values()
+        squares = sum([it.squares - it.total**2 / it.count for it in alike])
+        freedom = sum([it.count - 1 for it in alike])
+        return (TRIALS * PACES**2 + max(0.0, squares)) / (TRIALS + freedom)
 
 
 _Vector = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

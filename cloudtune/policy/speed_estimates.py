@@ -300,7 +300,7 @@ class DelayEstimates:
     def note(self, kind: str, delay: Delay, seconds: float) -> None:
         total, count = self._seen.get((kind, delay), (0.0, 0))
         self._seen[kind, delay] = (total + max(0.0, seconds), count + 1)
-        self._expected.clear()
+        self._expected.pop(kind, None)
 
     def note_join(self, rented: Rented, at: float) -> None:
         """Record that an instance takes trials from now on."""

@@ -45,6 +45,7 @@ from cloudtune.policy.gpu_estimates import GpuEstimates
 from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
 from cloudtune.policy.widths import event_trial, limit_to_one_gpu, wider
+from cloudtune.strategies.base import Moment
 
 # The events by which an instance goes, or won't come.
 _TROUBLES = (NodeLost, InterruptionNotice, InstanceGone, LaunchFailed)
@@ -127,6 +128,7 @@ class RunState:
         # first two belong to the `View`. Mishaps (something unexpectedly lost or refused) and
         # failures of trials are what lets the fleet change course (`Hysteresis`).
         self.disturbances = self.shocks = self.mishaps = self.failures = 0
+        self._notes = 0
         self._by_offer = {rentable.offer: rentable for rentable in reversed(self.rentables)}
         self._timed = dict(self._by_offer)  # also at widths that no trial may begin at any more
         self.free = FreeGpus({o: rentable.profile.epoch for o, rentable in self._by_offer.items()})
@@ -137,6 +139,10 @@ class RunState:
     @property
     def mode(self) -> Mode:
         return self.metric.mode
+
+    @property
+    def moment(self) -> Moment:
+        return self.now, self._notes, self.fleet.changes
 
     @property
     def best(self) -> BestResult | None:
@@ -309,6 +315,7 @@ class RunState:
         """Record an event; return the part of it that the policy must act upon."""
         self.now = event.at
         self.live.now = event.at
+        self._notes += 1
         noted = Noted()
         self.mishaps += self._is_mishap(event)
         match event:  # the most frequent one first
@@ -381,6 +388,7 @@ class RunState:
 
     def forget_refusals(self) -> None:
         """Forget failed launches, except for offers that are refused for good."""
+        self._notes += 1
         self.backoffs = {
             offer: LaunchBackoff(for_good=True) for offer, b in self.backoffs.items() if b.for_good
         }

@@ -96,6 +96,10 @@ class Verdict(enum.Enum):
 Decision: TypeAlias = Go | Verdict
 
 
+# What `View.moment` returns: a value to compare, and nothing else.
+Moment: TypeAlias = tuple[float, int, int]
+
+
 class View(Protocol):
     """The state of a run as strategies, allocators and fleet rules see it, read-only.
 
@@ -105,6 +109,10 @@ class View(Protocol):
     @property
     def now(self) -> float:
         """The time of the present event."""
+
+    @property
+    def moment(self) -> Moment:
+        """The same until the next event, or until an instance changes: to look at them once."""
 
     @property
     def mode(self) -> Mode:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Rentable
-from cloudtune.strategies.base import View
+from cloudtune.strategies.base import Moment, View
 from cloudtune.strategies.offers import Means, by_worth
 from cloudtune.strategies.race import Race
 from cloudtune.strategies.waiting import by_worth_after_waits
@@ -30,6 +30,7 @@ class Offers:
         self.race = Race(self.chosen, rentables)
         self._asked: tuple[Offer, int, int] | None = None
         self._answer = self.chosen.offer
+        self._last_look: tuple[Moment, int] | None = None
 
     def _rank(self, rentables: Sequence[Rentable], corrected: Sequence[Rentable]) -> None:
         """Take an order; `corrected` are the same offers with the speeds that are expected."""
@@ -49,12 +50,18 @@ class Offers:
         better offer is back once its GPUs that take trials equal those held of the present one.
         What the run has seen of speeds may show that another offer is worth a move.
         """
-        before = self.chosen
+        look = view.moment, instances
+        if look == self._last_look:
+            return False
+        before = self.chosen, self.race.small
         self.chosen = self._available(view, instances)
-        if self.race.has_news(view, self.chosen.offer):
+        decides = self.race.has_news(view, self.chosen.offer)
+        if decides:
             self._decide(view)
         self.race.follow(view, self.chosen.offer)
-        return self.chosen is not before
+        if before == (self.chosen, self.race.small) and not decides:
+            self._last_look = look  # another one would change nothing, either
+        return self.chosen is not before[0]
 
     def _decide(self, view: View) -> None:
         """Rank the offers by what is known of their speeds now; choose by that."""

@@ -5,7 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.model.catalog import Offer
 from cloudtune.strategies.base import FleetRule, View
@@ -92,6 +92,14 @@ class NaiveFleet(ConstantFleet):
         return tuple(surplus_to_empty(view, self.target(view, needed))) if self.consolidates else ()
 
 
+class _FleetPlan(NamedTuple):
+    """A fleet, what of it is requested now, and what stays until it is there."""
+
+    fleet: Mapping[Offer, int]
+    asked: Mapping[Offer, int]
+    staying: Mapping[Offer, int]
+
+
 class SpendingFleet(Unplanned):
     """As many instances as the planned dollars per second pay for.
 
@@ -119,17 +127,15 @@ class SpendingFleet(Unplanned):
         self._returns_idle = returns_idle
         self._moves_together = moves_together
         self._question: tuple[object, ...] = ()
-        self._answer: Mapping[Offer, int] = {}
-        self._asked: Mapping[Offer, int] = {}  # the same, as far as it is requested now
-        self._staying: Mapping[Offer, int] = {}
+        self._plans: dict[float, _FleetPlan] = {}  # the answers, by the GPUs that are needed
 
     def could_ask(self, view: View) -> Collection[Offer]:
         return self.offers.in_order
 
     def max_gpus(self, view: View) -> int:
         """Return the GPUs of the planned fleet, without those that stay until it is there."""
-        self._plan(view, math.inf)
-        return sum(offer.gpus * count for offer, count in self._answer.items())
+        fleet = self._plan(view, math.inf).fleet
+        return sum([offer.gpus * count for offer, count in fleet.items()])
 
     def grows_at(self, view: View) -> float:
         """Return when a fleet that is held back is requested at the latest; inf if it isn't."""
@@ -138,10 +144,10 @@ class SpendingFleet(Unplanned):
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the planned fleet, and what stays until it is there."""
-        self._plan(view, needed)
-        return Counter(self._asked) + Counter(self._staying) if self._staying else self._asked
+        plan = self._plan(view, needed)
+        return Counter(plan.asked) + Counter(plan.staying) if plan.staying else plan.asked
 
-    def _plan(self, view: View, needed: float) -> None:
+    def _plan(self, view: View, needed: float) -> _FleetPlan:
         """Plan the fleet, unless nothing has changed: each round reads it several times."""
         spending = self._spending
         count = spending.instances(view)
@@ -155,20 +161,24 @@ class SpendingFleet(Unplanned):
             count,
             willing,
             view.held,
-            gpus,
             spending.unspent(view),
             raced if race.on else None,
-            tuple(offer for offer, backoff in view.backoffs.items() if backoff.is_empty),
+            [offer for offer, backoff in view.backoffs.items() if backoff.is_empty],
+            # A fleet that follows its trials also looks for what the cloud may have again.
+            [offer for offer in view.backoffs if self._returns_idle and view.avoided(offer)],
         )
         if question != self._question:
             self._question = question
-            self._answer = self._fit(view, planned, count, willing, gpus)
+            self._plans.clear()
+        if gpus not in self._plans:
+            fleet = self._fit(view, planned, count, willing, gpus)
             asked = {
                 offer: min(count, self._request_limit(view, offer))
-                for offer, count in self._answer.items()
+                for offer, count in fleet.items()
             }
             going = [offer for offer in view.held if self._is_going(view, offer)]
-            self._asked, self._staying = self._in_waves(view, asked, going)
+            self._plans[gpus] = self._in_waves(view, fleet, asked, going)
+        return self._plans[gpus]
 
     def _request_limit(self, view: View, offer: Offer) -> int:
         """Return how many instances to ask for: of a pool that was empty, one until it comes.
@@ -231,26 +241,29 @@ class SpendingFleet(Unplanned):
         return self.offers.race.is_left(offer) or self.offers.is_too_dear(view, offer)
 
     def _in_waves(
-        self, view: View, asked: Mapping[Offer, int], going: Sequence[Offer]
-    ) -> tuple[Mapping[Offer, int], Mapping[Offer, int]]:
+        self,
+        view: View,
+        fleet: Mapping[Offer, int],
+        asked: Mapping[Offer, int],
+        going: Sequence[Offer],
+    ) -> _FleetPlan:
         """Return what to request now of a fleet, and what of `going` stays until it is there.
 
         Where the cap doesn't admit both, as many go at a time as have come of the others, and one
         at first: so the cloud shows that it has them.
         """
-        if all(offer in self._answer for offer in going):
-            return asked, {}
+        if all(offer in fleet for offer in going):
+            return _FleetPlan(fleet, asked, {})
         joined = Counter(rented.offer for rented in view.fleet.usable())
         wave = Counter[Offer]()
         for offer, count in asked.items():
             wave[offer] = min(count, max(1, view.held.get(offer, 0), 2 * joined[offer]))
         coming = sum(
-            max(0, count - joined[offer]) * offer.usd_per_second
-            for offer, count in self._answer.items()
+            max(0, count - joined[offer]) * offer.usd_per_second for offer, count in fleet.items()
         )
         staying = Counter[Offer]()
         for offer in going:
-            if offer not in self._answer:
+            if offer not in fleet:
                 count = min(view.held[offer], math.ceil(coming / offer.usd_per_second))
                 while count and not view.admits(wave + staying + Counter({offer: count})):
                     count -= 1
@@ -258,7 +271,7 @@ class SpendingFleet(Unplanned):
                 coming -= count * offer.usd_per_second
         for offer, count in asked.items():
             wave[offer] += self._limit_to_caps(view, offer, count - wave[offer], wave + staying)
-        return wave, +staying
+        return _FleetPlan(fleet, wave, +staying)
 
     def _fill(self, view: View, fleet: Counter[Offer], rate: float, gpus: float) -> None:
         """Add smaller instances for the dollars per second that are left.

@@ -82,10 +82,11 @@ class EvenSpending:
         Not if another instance could hardly train any more.
         """
         ends_at = view.now + view.seconds_left
+        if math.isinf(ends_at) or view.now - self._planned_at < GROWTH * ends_at:
+            return False
         offer = self.offers.chosen.offer
-        due = view.now - self._planned_at >= GROWTH * ends_at
         delay = view.delay(offer, "launch") + view.delay(offer, "boot")
-        return due and not math.isinf(ends_at) and delay < LATE_BOOT * view.seconds_left
+        return delay < LATE_BOOT * view.seconds_left
 
     @staticmethod
     def _buy(view: View, rentable: Rentable) -> Purchase:
