@@ -224,7 +224,7 @@ class RunState:
 
     def on_average(self, rentable: Rentable) -> Rentable:
         factor = self.gpu_speeds.factor(rentable.offer.gpu_model)
-        setup = self._setup_of_an_epoch()
+        setup = self.setup_share
         delays = self.delays.expected_delays(rentable.profile)
         before = self._averages.get(rentable.offer)
         if before is not None and before.holds(rentable, factor, setup, delays):
@@ -238,8 +238,9 @@ class RunState:
         self._averages[rentable.offer] = _Average(rentable, factor, setup, delays, average)
         return average
 
-    def _setup_of_an_epoch(self) -> float:
-        """Return each epoch's share of the set-ups of sessions.
+    @property
+    def setup_share(self) -> float:
+        """The seconds of an epoch that are its share of the set-ups of sessions.
 
         The epochs that running trials are still to train count too. Without them a fleet that has
         just started would seem to need all its set-ups for the first few epochs.

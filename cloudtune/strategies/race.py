@@ -15,12 +15,14 @@ others are refused: so a fleet can't go back and forth.
 As long as nobody knows whether the script trains at all, and while scouts are out, the fleet is one
 instance, if a second boot is short against the time that there is: a script that fails at once must
 not cost the boots of a whole fleet, nor should these be paid for a GPU model that is then left.
+Until then the choice is free: the better GPU model takes the other's place without any margin.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -138,7 +140,14 @@ class Race:
         self._refused = tuple(filter(view.avoided, self._refused))
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
-        if best is not None and self._pays(view, here, best, means):
+        if best is not None and self._is_open(here, means):
+            if _is_cheaper(view, here, best, means):
+                # There is one instance of each, so nothing moves: the fleet will be of this one.
+                self.scouts += (here.offer,)
+                self._sent.setdefault(here.offer, 0.0)  # from now on it is paid for as a scout
+                here = best
+                self._home = here.offer
+        elif best is not None and self._pays(view, here, best, means):
             if not _is_alike(here, best):
                 self._leave(view, here.offer)
             self.moves += not self._stands_in(here.offer)
@@ -190,6 +199,10 @@ class Race:
     def replaces(self, one: Rentable, chosen: Rentable, means: Means) -> bool:
         """Whether that is worth the boots of as many instances."""
         return _cost_ratio(one.booted, chosen, means) < 1 - MARGIN
+
+    def _is_open(self, here: Rentable, means: Means) -> bool:
+        """Whether most of the fleet is yet to come, of whichever offer is the best."""
+        return self.small and means.buy(here).instances > 1
 
     def _leave(self, view: View, offer: Offer) -> None:
         """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
@@ -247,7 +260,8 @@ class Race:
 
     def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
         """Whether another offer buys more for all that is known, though it has yet to boot."""
-        ratio = _cost_ratio(here if self.small else here.booted, there, means)
+        now = here if self._is_open(here, means) else here.booted
+        ratio = _cost_ratio(now, there, means)
         return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1 - MARGIN
 
     def _stays(
@@ -305,7 +319,7 @@ class Race:
             return 0.0
         share = 1.0 if math.isinf(seconds) else seconds / means.seconds
         rest = means._replace(seconds=seconds, dollars=means.dollars * share)
-        now = here if self.small else here.booted
+        now = here if self._is_open(here, means) else here.booted
         ratio = _cost_ratio(now, there, rest)
         spread = view.spread(here.offer, there.offer)
         return expected_saving(ratio, spread) * rest.buy(now).dollars
@@ -355,6 +369,22 @@ def _cost_ratio(here: Rentable, there: Rentable, means: Means) -> float:
         return there.epoch_dollars / here.epoch_dollars
     bought = _epochs_bought(there, means)
     return _epochs_bought(here, means) / bought if bought > 0 else math.inf
+
+
+def _is_cheaper(view: View, here: Rentable, there: Rentable, means: Means) -> bool:
+    """Whether epochs cost less there, both with today's share of set-ups and without.
+
+    The first trials are short, so that set-ups seem to take more than they will.
+    """
+    alone = _cost_ratio(_without_setups(view, here), _without_setups(view, there), means)
+    return max(_cost_ratio(here, there, means), alone) < 1
+
+
+def _without_setups(view: View, rentable: Rentable) -> Rentable:
+    profile = rentable.profile
+    setup = view.setup_share
+    epoch = {width: seconds.scale(1.0, added=-setup) for width, seconds in profile.epoch.items()}
+    return replace(rentable, profile=replace(profile, epoch=epoch))
 
 
 def _epochs_bought(rentable: Rentable, means: Means) -> float:

@@ -186,8 +186,24 @@ def test_the_fleet_moves_to_the_type_that_turns_out_to_be_cheaper(
     assert raced.flaps == ()
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_fleet_yet_to_come_is_of_the_cheaper_type_by_however_little(
+    folder: Path, strategy: str
+) -> None:
+    raced = race(experiment("4h", "$40", strategy), {L40S: 1.55})
+    assert raced.launches()[L40S] == 1, "no fleet booted that is then left"
+    assert raced.launches()[A10G] > 5
+
+
+def test_a_fleet_of_one_large_instance_has_booted_already(folder: Path) -> None:
+    """It isn't left as long as the other type is cheaper by little."""
+    either = experiment("1h", "$4", "asha", instances=["p4d.24xlarge", A10G])
+    raced = race(either, {A10G: 0.7})
+    assert raced.launches(until=150.0) == {"p4d.24xlarge": 1, A10G: 1}
+
+
 def test_trials_move_with_the_fleet_by_their_checkpoints(folder: Path) -> None:
-    raced = race(experiment("4h", "$40", "random"), {L40S: 2.0})
+    raced = race(experiment("1h", "$20", "random"), {L40S: 9.0, A10G: 3.0})
     moved = [trial for trial in raced.policy.trials.values() if trial.sessions > 1]
     assert moved
     assert all(max(trial.history) == 16 for trial in moved)
