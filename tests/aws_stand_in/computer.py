@@ -6,7 +6,6 @@ AWS is reached by its own names: with the CA of the company's proxy in it, throu
 """
 
 import argparse
-import fcntl
 import os
 import shlex
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.file_locks import lock_file
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import image, names, network  # not what imports moto, for seconds
@@ -96,8 +96,7 @@ def folder_of(home: Path, name: str) -> Path:
 
 def _attach(home: Path, pid: int) -> None:
     """Give a process a free cable; the lock keeps two from taking the same."""
-    with (home / "computers" / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(home / "computers" / _LOCK):
         for number in range(1, _CABLES):
             if not Path(f"/proc/sys/net/ipv4/conf/c{number}").exists():
                 network.attach_computer(pid, number)
