@@ -98,7 +98,8 @@ class LimitSettings(Section):
             raise validation.refuse(
                 "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
                 "deadline or gpu_hours, or say what an hour costs: cloud.price",
-                *("limits", "budget"),
+                "limits",
+                "budget",
             )
         changed = self.model_copy(update={"budget": None})
         changed._idle_budget = self.budget  # noqa: SLF001  a copy of its own
@@ -278,7 +279,8 @@ class Experiment(Section):
             raise validation.refuse(
                 f"are for rented machines, and provider {self.cloud.provider} uses this machine; "
                 "run them yourself, and leave them out",
-                *("setup", "commands"),
+                "setup",
+                "commands",
             )
         return self
 
@@ -326,13 +328,15 @@ class Experiment(Section):
             raise validation.refuse(
                 "is only for pbt, whose clones continue from another trial's checkpoint; leave it "
                 "out",
-                *("strategy", "inherit"),
+                "strategy",
+                "inherit",
             )
         if self.strategy.inherit and not self.space.of_models:
             raise validation.refuse(
                 "changes the networks of clones, and the search has no mutators; add "
                 "model: {mutators: train.py:MODEL}, or leave it out",
-                *("strategy", "inherit"),
+                "strategy",
+                "inherit",
             )
         return self
 
@@ -364,7 +368,8 @@ class Experiment(Section):
             raise validation.refuse(
                 "its script reports by cloudtune.report(), so that only a folder of checkpoints "
                 "alone can be kept; name one",
-                *("checkpoints", "folder"),
+                "checkpoints",
+                "folder",
             )
         printed = self.reports.printed
         names = () if printed is None else LinePattern(printed).names
@@ -372,7 +377,8 @@ class Experiment(Section):
             raise validation.refuse(
                 f"finds no {self.metric.name}, the experiment's metric; "
                 f"{allowed_names(self.metric.name, names)}",
-                *("reports", "printed"),
+                "reports",
+                "printed",
             )
         return self
 
