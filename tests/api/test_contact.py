@@ -85,7 +85,7 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> N
     monkeypatch.setattr("cloudtune.running.remote.time.sleep", wait)
 
 
-def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
+def test_following_survives_storage_and_cloud_outages(
     sent: HeadRun,
     cloud: _Cloud,
     tmp_path: Path,

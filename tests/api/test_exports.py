@@ -86,7 +86,7 @@ def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture
     assert "'@x" in rows_of(folder, "history")[0]
 
 
-def test_a_text_of_megabytes_is_cut_where_it_is_read(folder: Path) -> None:
+def test_long_texts_are_cut(folder: Path) -> None:
     ledger = folder / "home" / "runs" / "digits-1" / "ledger.jsonl"
     text = drop_checksums(ledger)
     ledger.write_text(text.replace('"ValueError: lr"', f'"{"x" * 2_000_000}"'))
@@ -121,7 +121,7 @@ def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFix
     assert row["target"] == ""
 
 
-def test_f17_each_gpus_series_adds_up_to_what_was_trained(folder: Path) -> None:
+def test_f17_gpu_series_add_up(folder: Path) -> None:
     result = load_run()
     used = result.gpus
     assert set(used["use"]) >= {"training", "start-up"}

@@ -50,7 +50,7 @@ for name in sys.argv[2:]:
 """
 
 
-def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path) -> None:
+def test_notebook_function_trains_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("OFFSET = 100\n")
     elsewhere = tmp_path / "node"
     result = [eval(python(CELLS.format(step=step), cwd=tmp_path).stdout) for step in (3, 3, 4)]
@@ -117,7 +117,7 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
     assert trained == [2.0, 2.0]
 
 
-def test_what_cannot_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_unpicklable_values_are_named(tmp_path: Path) -> None:
     lock, data = threading.Lock(), bytes(20 * 2**20)
 
     def locks() -> None:

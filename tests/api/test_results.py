@@ -127,7 +127,7 @@ def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixt
     assert changed.sum() == len(result["width_changes"]) > 0
 
 
-def test_its_page_and_its_figures_are_those_of_the_report(
+def test_result_page_equals_report(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = whole(home)
@@ -266,7 +266,7 @@ def test_a_damaged_ledger_is_a_message(home: Path) -> None:
         cloudtune.load_run("r")
 
 
-def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
+def test_version_is_installed_and_import_cheap() -> None:
     assert cloudtune.__version__ == version("cloudtune")
     code = (
         "import sys, cloudtune; cloudtune.__version__; "

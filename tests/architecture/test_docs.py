@@ -89,7 +89,7 @@ def test_the_page_of_strategies_has_each_of_them() -> None:
     assert tuple(name for name in listed if name != "name") == menu.STRATEGIES
 
 
-def test_names_that_are_on_no_menu_are_among_the_papers() -> None:
+def test_names_off_the_menu_are_papers() -> None:
     section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
     others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
     listed = set(re.findall(r"^- `([^`]+)`: ", section, re.MULTILINE))
@@ -130,7 +130,7 @@ def test_its_experiment_is_one(tmp_path: Path) -> None:
     assert Experiment.load(tmp_path / "experiment.yaml").limits.budget == 40.0
 
 
-def test_its_script_is_python_and_calls_only_what_there_is() -> None:
+def test_skill_script_calls_existing_names() -> None:
     import cloudtune
 
     tree = ast.parse(README.partition("```python\n")[2].partition("```")[0])
@@ -206,7 +206,7 @@ def test_the_files_of_a_list_are_as_it_says(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["event", "command"])
-def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
+def test_mypy_names_the_listed_files(what: str) -> None:
     matching = {
         str(path.relative_to(ROOT))
         for path in sources()
@@ -216,7 +216,7 @@ def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
     assert matching <= {path for item in items for path in _PATH.findall(item)}
 
 
-def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_added_planner_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(StaticPlanner):
         name = "mine"
 

@@ -59,7 +59,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", [*LINKED, "docs"])
-def test_the_link_is_relative_and_leads_to_the_top_level(name: str) -> None:
+def test_package_link_is_relative(name: str) -> None:
     link = ROOT / "cloudtune" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..", name)
@@ -96,7 +96,7 @@ def test_every_package_says_in_a_sentence_what_it_is() -> None:
     assert unsaid - {"cloudtune"} == set()  # which says how scripts use it
 
 
-def test_a_module_does_not_repeat_the_name_of_its_package() -> None:
+def test_modules_dont_repeat_package_names() -> None:
     pairs = [(item.rpartition(".")[2], path.stem) for item in PACKAGES for path in modules(item)]
     assert [pair for pair in pairs if pair[1].startswith(pair[0])] == []
 
@@ -254,7 +254,7 @@ UNPICKLES = re.compile(
 )
 
 
-def test_only_a_node_s_processes_unpickle_each_other_s_messages() -> None:
+def test_only_node_processes_unpickle_messages() -> None:
     """Nothing that comes from storage or a file; Ray's own messages aside (docs/security.md)."""
     result = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
     known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}

@@ -61,7 +61,7 @@ def test_the_formats_of_public_traces_are_read(tmp_path: Path) -> None:
     assert (nodes.trace.starts, nodes.trace.instances) == ((0, 600), (3, 7))
 
 
-def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
+def test_spot_trace_fits_its_offers(tmp_path: Path) -> None:
     path = table(tmp_path, RUNS)
     zones = ("us-west-2a", "us-west-2b")
     offers = pricing.catalog("us-east-1", ("spot",), zones).matching(["p3.2xlarge"], ("spot",))

@@ -30,7 +30,7 @@ READ = [
 
 
 @pytest.mark.parametrize("variant", READ, ids=lambda variant: variant.label)
-def test_a_long_run_read_at_a_cell_is_its_run(ground: Ground, variant: Variant) -> None:
+def test_long_run_equals_its_cell(ground: Ground, variant: Variant) -> None:
     where = place(ground, ANY)
     job = Job(7, ground.name, ANY, variant, CELLS)
     played = record(where.benchmark, wanted(job, ground.limits(Cell(2.0, 8.0))))

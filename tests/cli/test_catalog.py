@@ -66,7 +66,7 @@ def test_all_types_are_listed_in_order_and_in_full() -> None:
     assert next(row for row in rows if row[0] == "p5e.48xlarge")[5:] == ["-"] * 4
 
 
-def test_a_market_lists_what_is_offered_there_at_its_prices() -> None:
+def test_catalog_lists_a_markets_prices() -> None:
     assert lines("--gpu", "h100", "--market", "spot") == [
         ["p5.48xlarge", "8", "h100", "80", "192", "26.4192", "3.3024", ">20%"]
     ]

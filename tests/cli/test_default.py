@@ -172,7 +172,7 @@ def test_trials_are_a_cap_of_the_search(command: Command) -> None:
     assert len(played["trials"]) == 5
 
 
-def test_a_fixed_piece_of_work_without_trials_is_one_bracket(command: Command) -> None:
+def test_fixed_work_without_trials_is_a_bracket(command: Command) -> None:
     # 1, 3, 9 and 16 epochs: a third goes on three times, so 9 trials bring one to the end.
     assert planned(command, "--deadline", "2h")["trials"] == 9
 
@@ -218,7 +218,7 @@ def test_limits_below_one_epoch_say_what_it_takes(command: Command) -> None:
     assert "head" not in said.err
 
 
-def test_a_deadline_that_a_heads_start_uses_up_says_so(command: Command, tmp_path: Path) -> None:
+def test_deadline_within_head_start_is_refused(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(f"{path.read_text()}charges: {{head: $0.1, head_seconds: 8m}}\n")
     said = command("plan", "experiment.yaml", "--deadline", "8m30s", "--budget", "$2")
@@ -249,7 +249,7 @@ def test_an_objective_that_contradicts_the_strategy_is_refused(command: Command)
     assert "--objective best is the strategy best, and sha is named" in said.err
 
 
-def test_the_old_name_of_the_search_names_the_new_one(command: Command) -> None:
+def test_old_search_name_suggests_the_new(command: Command) -> None:
     screen = command("plan", "experiment.yaml", *BOTH, "--strategy", "seer").out
     assert "now called best" in screen
     mine, its = (planned(command, *BOTH, "--strategy", name) for name in ("best", "seer"))

@@ -110,7 +110,7 @@ def test_the_winner_s_files_are_scored(tmp_path: Path, monkeypatch: pytest.Monke
     assert result == score.script.accuracy(network, score.script.load("test"), torch.device("cpu"))
 
 
-def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_path: Path) -> None:
+def test_demo_compares_other_costs(called: Called, tmp_path: Path) -> None:
     job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
     job = replace(job, limits=Limits(deadline=126.0))  # some of it is for setting up and returning
     keep_run(tmp_path, replace(job, run="mine"), entries)

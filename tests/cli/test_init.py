@@ -359,7 +359,7 @@ def test_files_of_numbers_are_found(
     assert not experiment.can_resume
 
 
-def test_what_a_program_needs_is_said_and_may_be_given(bench: Bench) -> None:
+def test_required_options_may_be_given(bench: Bench) -> None:
     data = 'parser.add_argument("--data", required=True)'
     kind = 'parser.add_argument("--kind", required=True, default="a b")'
     needs = f'{data}\n{kind}\nparser.add_argument("--epochs"'
@@ -378,7 +378,7 @@ def test_what_a_program_needs_is_said_and_may_be_given(bench: Bench) -> None:
     assert try_script(experiment).reported
 
 
-def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None:
+def test_failing_program_shows_last_lines(bench: Bench) -> None:
     (bench.folder / "main.py").write_text(ARGPARSE)
     bench.here("init", bench.folder / "main.py").refused(
         "NameError: name 'train' is not defined", "`python main.py` ended with code 1"
@@ -402,9 +402,7 @@ def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
     bench.here("init", bench.folder / "main.py").refused("main.py:1: ValueError: The first line.\n")
 
 
-def test_a_program_of_a_project_is_called_from_its_top(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_program_runs_from_top(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `python tools/main.py`; it finds the project's modules, as installed ones would be."""
     top = bench.folder
     (top / "pyproject.toml").touch()
@@ -432,9 +430,7 @@ def test_a_package_that_is_not_installed_is_named(bench: Bench) -> None:
     bench.here("init", "main.py").refused("; no_such_package isn't installed for ")
 
 
-def test_a_project_has_the_files_that_a_part_of_it_lacks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_has_files_of_its_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As hydra's `config_path="../config"`."""
     top = bench.folder
     (top / ".git").mkdir()
@@ -465,7 +461,7 @@ def test_modules_on_ones_own_path_are_found_elsewhere_too(
     assert try_script(experiment).reported
 
 
-def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: Bench) -> None:
+def test_outside_program_runs_from_own_folder(bench: Bench) -> None:
     folder = bench.folder / "other"
     folder.mkdir()
     (folder / "main.py").write_text(PROGRAM % "print('val acc', acc)")
@@ -473,7 +469,7 @@ def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: 
     assert load_experiment(folder / "experiment.yaml", {}).train.startswith("python main.py ")
 
 
-def test_data_that_git_ignores_is_named_with_what_sends_it(bench: Bench) -> None:
+def test_ignored_data_is_named(bench: Bench) -> None:
     data = bench.folder / "data/train"
     data.mkdir(parents=True)
     (data / "rows.csv").write_text("1")
@@ -549,9 +545,7 @@ def test_a_program_that_counts_steps(bench: Bench) -> None:
     assert try_script(experiment).reported
 
 
-def test_a_program_that_does_not_end_is_stopped_and_leaves_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_program_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.running.observation.SECONDS", 3.0)
     program = (PROGRAM % "print('val acc', acc + epoch)").replace("default=2", "default=1000")
     program += "import time; time.sleep(1000)\n"
@@ -560,7 +554,7 @@ def test_a_program_that_does_not_end_is_stopped_and_leaves_nothing(
     assert {path.name for path in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
 
-def test_a_function_that_prepares_an_example_is_not_the_training(bench: Bench) -> None:
+def test_example_function_is_not_the_training(bench: Bench) -> None:
     prepares = """
 if not __debug__:
     import transformers
@@ -589,7 +583,7 @@ if not __debug__:
 
 
 @pytest.mark.parametrize("words", [(), ("--lr", "0.3"), ("train", "--lr", "0.3")], ids=str)
-def test_a_method_of_a_class_is_a_command_of_fire(words: tuple[str, ...], bench: Bench) -> None:
+def test_fire_methods_are_commands(words: tuple[str, ...], bench: Bench) -> None:
     experiment = load_experiment(drafted(bench, FIRE_CLASS, "--", *words), {})
     assert experiment.train == "python main.py train --lr {lr}"
 

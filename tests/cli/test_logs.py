@@ -88,7 +88,7 @@ def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPat
     assert [text for _, text in result[4:]] == [", now it ends\n", "a new one\n"]
 
 
-def test_what_is_added_is_found_where_the_middle_has_gone() -> None:
+def test_log_additions_follow_a_cut_middle() -> None:
     before = b"begin\n" + b"".join(b"line %d\n" % n for n in range(900))
     after = b"begin\n[left out]\n" + before[-5000:] + b"new\n"
     assert run_logs._additions(before, after) == b"new\n"

@@ -46,7 +46,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
     return answered
 
 
-def test_a_first_look_at_the_emulated_cloud_takes_ten_minutes(
+def test_emulated_first_look_takes_ten_minutes(
     path: Path, bench: Bench, simulated: list[Job], answer: Answer
 ) -> None:
     asked = answer(1)

@@ -69,7 +69,7 @@ def test_a_plan_of_one_fixed_cluster_costs_the_same(command: Command) -> None:
     assert "sooner" not in row
 
 
-def test_types_that_are_too_small_are_counted_where_there_are_many(command: Command) -> None:
+def test_many_small_types_are_counted(command: Command) -> None:
     Path("profile.json").unlink()
     changed("experiment.yaml", "[g4dn.12xlarge]", "['*']")
     changed("experiment.yaml", "epochs:", "trial: {gpus: {min: 32}}\nepochs:")
@@ -240,7 +240,7 @@ def test_the_nearest_of_both_limits(command: Command) -> None:
     assert 0.0 < present(nearest.gap) < 0.002
 
 
-def test_a_search_without_a_result_names_limits_that_would_do(command: Command) -> None:
+def test_infeasible_search_names_sufficient_limits(command: Command) -> None:
     search = ("plan", "experiment.yaml", "--strategy", "best")
     said = command(*search, "--deadline", "20s", "--budget", "$5")
     assert said.code == 3
@@ -301,7 +301,7 @@ def test_a_profile_that_is_none(command: Command, plan: str) -> None:
     command("plan", "experiment.yaml", "--profile", plan).refused()
 
 
-def test_a_saved_plan_is_carried_out_only_at_its_prices(command: Command) -> None:
+def test_saved_plan_holds_its_prices(command: Command) -> None:
     assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
     changed("plan.json", '"usd_per_hour": 3.912', '"usd_per_hour": 3.1')
     command("run", "plan.json").refused(

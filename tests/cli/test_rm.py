@@ -68,7 +68,7 @@ def test_what_links_point_to_stays(bench: Bench, run: Path) -> None:
     assert (elsewhere / "logs" / "t00.1.0.log").exists()
 
 
-def test_a_run_that_is_a_link_goes_as_a_link(bench: Bench, run: Path) -> None:
+def test_rm_removes_a_linked_run(bench: Bench, run: Path) -> None:
     elsewhere = bench.folder / "elsewhere"
     stored = bench.home / "storage" / run.name
     stored.rename(elsewhere)

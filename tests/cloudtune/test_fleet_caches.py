@@ -73,7 +73,7 @@ def test_what_a_book_answered_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_an_offer_is_found_in_a_process_with_other_hashes(seed: str) -> None:
+def test_offers_match_across_hash_seeds(seed: str) -> None:
     known = offer()
     assert {known: 1}[known] == 1, "now it knows its hash"
     script = (

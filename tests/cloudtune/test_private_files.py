@@ -44,7 +44,7 @@ def test_a_home_that_is_open_is_closed(kept: Path) -> None:
     assert mode(run / "job.sh") == 0o700, "what its user may do stays"
 
 
-def test_what_is_kept_from_now_on_is_its_users_alone(kept: Path) -> None:
+def test_new_records_are_private(kept: Path) -> None:
     home.close()
     run = home.new_run("small")
     (run / "head.log").write_text("")
@@ -52,7 +52,7 @@ def test_what_is_kept_from_now_on_is_its_users_alone(kept: Path) -> None:
     assert mode(kept / "storage") == 0o700
 
 
-def test_what_a_user_asks_for_has_the_users_own_umask(kept: Path, tmp_path: Path) -> None:
+def test_requested_files_have_user_umask(kept: Path, tmp_path: Path) -> None:
     os.umask(0o027)
     home.close()
     with for_others():
@@ -66,7 +66,7 @@ def test_what_a_user_asks_for_has_the_users_own_umask(kept: Path, tmp_path: Path
     assert mode(kept) == 0o700
 
 
-def test_a_home_within_something_else_leaves_that_as_it_is(kept: Path) -> None:
+def test_home_leaves_its_parent_alone(kept: Path) -> None:
     """CLOUDTUNE_HOME may be somebody's whole home, or /tmp."""
     (kept / "public_html").mkdir(0o755)
     home.close()

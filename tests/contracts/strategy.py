@@ -56,7 +56,7 @@ class StrategyContract:
 
     # ---- to the end ----------------------------------------------------------------------
 
-    def test_the_end_of_the_sampler_is_the_end_of_the_run(self, game: Setting) -> None:
+    def test_sampler_end_ends_the_run(self, game: Setting) -> None:
         played = self.play(game)
         assert played.policy.ending is EndReason.DONE
         assert set(played.epochs) == {trial.id for trial in game.given}

@@ -81,7 +81,7 @@ def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
     assert dollars[1] == format_dollars(FORECAST.dollars.p5)
 
 
-def test_a_plan_made_again_says_so_and_has_no_range() -> None:
+def test_replanned_run_has_no_range() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
     it = present(policy.itinerary)
@@ -122,7 +122,7 @@ def test_epochs_are_those_that_count_of_those_planned() -> None:
     assert line.endswith(f"40 of {16 * 1 + 4 * 3 + 1 * 12} planned")
 
 
-def test_trials_begin_with_the_best_and_sit_on_their_gpus() -> None:
+def test_panel_begins_with_best_trials() -> None:
     lines = at_seconds(400)
     rows = table(lines, "trial")
     metrics = [float(row[3]) for row in rows if row[3] != "-"]

@@ -47,7 +47,7 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
     ]
 
 
-def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
+def test_page_marks_every_epoch() -> None:
     report = report_of()
     drawn = figures(report)
     counted = report.timeline.final_epochs()
@@ -83,7 +83,7 @@ def test_the_bill_over_time_ends_at_the_reports_bill(charges: Charges) -> None:
 
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
-def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]) -> None:
+def test_gantt_chart_adds_up(trouble: tuple[Any, ...]) -> None:
     report = report_of(*trouble)
     chart, unit = gpus(report), drawn_unit(gpus(report))
     area: dict[str, float] = {}
@@ -108,7 +108,7 @@ def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]
             assert side or above, (one, other)
 
 
-def test_a_run_that_died_is_drawn_to_its_last_moment() -> None:
+def test_dead_run_is_drawn_to_its_end() -> None:
     whole = report_of()
     for until in (-1.0, 0.0, 3.0, whole.timeline.over_at / 2):
         died = report_of(until=until)
@@ -170,7 +170,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_escapes_text() -> None:
         assert not re.search(r"url\((?!#)", page[: page.index("</style>")])
 
 
-def test_many_trials_make_a_page_hardly_larger_than_the_library() -> None:
+def test_many_trials_keep_page_small() -> None:
     setting = Setting(100, 1, 4, 4, max_instances=8)
     job = setting.job()
     report = build(replace(job, run="r"), play(setting, job.policy()).entries)
@@ -275,7 +275,7 @@ def check_quiet(page: Page) -> None:
 
 @in_a_browser
 @pytest.mark.walk("a browser takes seconds to draw a page")
-def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
+def test_browser_draws_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
     page = opened(browser, tmp_path, run_page(report))
     drawn = figures(report)

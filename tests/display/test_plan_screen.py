@@ -97,7 +97,7 @@ def test_the_gap_in_words(gap: float | None, status: str, objective: str, text: 
     assert gap_text(replace(MIXED, gap=gap, status=status), objective) == text
 
 
-def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
+def test_alternatives_say_cost_and_broken_limit() -> None:
     lines = lines_of(proposal())
     assert line(lines, "best static") == (
         "best static 2 x p9.big 11m 19s $11.33 $14.58 +$8.49, 4m 43s sooner over budget"
@@ -106,7 +106,7 @@ def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
     assert line(lines, "all spot").endswith(" -$0.65, 4m 43s sooner 97.3 %")
 
 
-def test_r5_a_plan_that_often_breaks_a_limit_says_so() -> None:
+def test_r5_risky_plan_says_so() -> None:
     seldom = run_of(MIXED, in_time=0.817, in_money=1.0, within=0.817)
     lines = lines_of(proposal(plan=seldom, confidence=None))
     row = next(line for line in lines if line.split()[:2] == ["this", "plan"])
@@ -124,7 +124,7 @@ def test_a_terminal_of_any_width_loses_no_digit(columns: int) -> None:
         assert "".join(lines).count("%") == "".join(wide).count("%")
 
 
-def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
+def test_screen_says_creations_and_worst_bill() -> None:
     lines = lines_of(proposal())
     assert line(lines, "launches") == "launches 1 x p9.big spot us-east-1a at $9.00/h"
     assert line(lines, "4 x g9") == "4 x g9.small on-demand at $0.60/h"
@@ -143,7 +143,7 @@ def test_names_are_no_markup() -> None:
     assert line(lines, "worst case").endswith("$6.50: [/]")
 
 
-def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
+def test_search_screen_shows_forecast() -> None:
     plan = replace(
         run_of(MIXED, source="policy", results=0.8),
         strategy="hypersched",
@@ -193,7 +193,7 @@ def test_a_plan_fits_on_one_screen(columns: int) -> None:
         assert len(lines) <= (40 if columns == 100 else 48)
 
 
-def test_the_screen_has_the_plan_alternatives_and_the_next_command() -> None:
+def test_screen_has_plan_alternatives_and_command() -> None:
     lines = brief(proposal())
     assert lines[0] == "Plan of digits: 16 trials, 1 to 16 epochs each, 1 in 4 goes on (sha)"
     assert line(lines, "time") == "time 16m 2s below 20m 38s 30m 97.3 %"

@@ -86,7 +86,7 @@ def test_trouble_is_reported() -> None:
     assert "taken over; 1 instance rented, 1 asked for" in lines
 
 
-def test_an_instance_that_never_joined_is_reported_with_its_last_lines() -> None:
+def test_unjoined_instance_shows_last_lines() -> None:
     def show(out: Console) -> None:
         policy = SETTING.but(limits=Limits(3600.0, 4.75)).policy(MIXED)
         screen = RunScreen(out, RunPanel(policy))

@@ -78,7 +78,7 @@ def train(config):
 
 
 @pytest.mark.cluster
-def test_the_instance_of_a_failed_trial_waits_for_a_look(bench: Bench) -> None:
+def test_failed_trial_instance_waits(bench: Bench) -> None:
     path = bench.folder / "experiment.yaml"
     (bench.folder / "train.py").write_text(FAILING)
     path.write_text(EXPERIMENT.format(cloud=EMULATED, budget="$9"))

@@ -49,9 +49,7 @@ def experiment(bench: Bench) -> Path:
 
 
 @pytest.mark.cluster
-def test_on_this_machine_trials_find_all_of_it_and_nothing_is_copied(
-    bench: Bench, experiment: Path
-) -> None:
+def test_local_trials_use_the_folder_itself(bench: Bench, experiment: Path) -> None:
     with (bench.folder.parent / "shared" / "weights.bin").open("wb") as file:
         file.truncate(700 * 2**20)
     (bench.folder / "weights.bin").symlink_to("../shared/weights.bin")

@@ -157,7 +157,7 @@ def test_a_run_whose_cluster_dies_cannot_look(bench: Bench, folder: Path) -> Non
     bench.judge("head dies", DEADLINE, GPU_HOURS, 0.0)
 
 
-def test_a_cluster_scales_from_none_to_three_nodes_and_back(bench: Bench, folder: Path) -> None:
+def test_ray_cluster_scales_up_and_back(bench: Bench, folder: Path) -> None:
     with cluster(folder, scales_to=3) as where:
         cloud = ", instances: [gpu-node], slots: 2, max_instances: 3, prices: {gpu-node: $36/h}"
         path = ready(bench, where, cloud, "gpu-node", limits="{deadline: 4m, budget: $20}")

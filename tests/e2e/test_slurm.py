@@ -175,9 +175,7 @@ def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster)
     assert not ours(lab, "pending,running")
 
 
-def test_a_job_forgotten_between_two_looks_is_found_in_the_bill(
-    lab: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forgotten_slurm_job_is_billed(lab: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in lab.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(calls, "BILL_SECONDS", 0.0)

@@ -27,7 +27,7 @@ TROUBLE = """import time; time.sleep(0.3)
         while epoch == 8 and not os.path.exists({go!r}): time.sleep(0.1)"""
 
 
-def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
+def test_run_survives_failures_hangup_and_gc(bench: Bench) -> None:
     """The reader of its output goes, then its terminal; the instances of a killed run end alone."""
     go = bench.folder / "go"
     path = bench.ready(TROUBLE.format(go=str(go)), trials=6, first=4, last=8)

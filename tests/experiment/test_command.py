@@ -159,7 +159,7 @@ def test_other_parts_are_refused(
     assert message in wrong(progress=progress, epochs={"max": 4})
 
 
-def test_an_experiment_in_steps_is_planned_and_shown_in_steps() -> None:
+def test_step_experiment_is_shown_in_steps() -> None:
     counted = {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 4000}}
     experiment = Experiment(**{**FIELDS, **counted})
     assert (experiment.span.min, experiment.span.max) == (1, 8)
@@ -197,9 +197,7 @@ parser.add_argument("--amp", type=bool, default=False)
 
 
 @pytest.mark.parametrize("train", ["--amp {amp}", "--amp={amp}"])
-def test_a_false_that_would_be_true_is_refused_with_its_line(
-    wrong: Callable[..., str], tmp_path: Path, train: str
-) -> None:
+def test_misread_false_is_refused(wrong: Callable[..., str], tmp_path: Path, train: str) -> None:
     (tmp_path / "main.py").write_text(BOOLS)
     command = f"python main.py --lr {{lr}} {train}"
     search = {"lr": {"uniform": [0, 1]}, "amp": {"choice": [True, False]}}

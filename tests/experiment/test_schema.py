@@ -67,7 +67,7 @@ def test_a_file_is_read(file: Path) -> None:
     assert (experiment.trials, experiment.eta, experiment.strategy.name) == (12, 3, "sha")
 
 
-def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
+def test_strategy_is_name_or_mapping(file: Path) -> None:
     text = file.read_text()
     file.write_text(text.replace("strategy: sha", "strategy: asha"))
     assert Experiment.load(file).strategy == StrategySettings(name="asha")
@@ -283,13 +283,13 @@ def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> 
     assert "more than 20000 values; shorten the file" in line
 
 
-def test_a_file_that_cannot_be_an_experiment_is_not_read(file: Path) -> None:
+def test_oversized_file_is_not_read(file: Path) -> None:
     file.write_text("x: 1\n" * 250_000)
     (line,) = refused(file)
     assert "more than 1 MiB, which no experiment has" in line
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_fine(file: Path) -> None:
+def test_bom_and_crlf_are_read(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + DIGITS.replace("\n", "\r\n").encode())
     assert Experiment.load(file).name == "digits"
 
@@ -314,7 +314,7 @@ def test_without_a_name_it_is_the_files(tmp_path: Path, place: str, name: str) -
     assert Experiment.load(path).name == name
 
 
-def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
+def test_python_mistake_has_field_but_no_line() -> None:
     with pytest.raises(ExperimentError) as error:
         Experiment(**{**FIELDS, "trials": 10**5000, "limits": {"budget": "-3"}, "directory": 5})
     assert str(error.value).splitlines() == [

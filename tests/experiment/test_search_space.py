@@ -96,7 +96,7 @@ def test_loguniform_gives_each_order_of_magnitude_its_share() -> None:
     assert sum(value < 1e-2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 
 
-def test_quniform_gives_clean_multiples_and_the_ends_half_as_often() -> None:
+def test_quniform_draws_ends_half_as_often() -> None:
     values = drawn(QUniform(0, 0.6, 0.1))
     assert sorted(set(values)) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert values.count(0.0) / values.count(0.3) == pytest.approx(0.5, abs=0.1)
@@ -118,7 +118,7 @@ def test_grids_are_crossed_and_gone_through_first_one_fastest() -> None:
     assert pairs == [(1, "x"), (2, "x"), (1, "y"), (2, "y"), (1, "z"), (2, "z")]
 
 
-def test_a_grid_beside_a_drawn_parameter_cycles_through_all_trials() -> None:
+def test_grid_cycles_beside_drawn_parameters() -> None:
     configs = sample({"a": Grid((1, 2)), "lr": Uniform(0, 1)}, trials=5, seed=0)
     assert [config["a"] for config in configs] == [1, 2, 1, 2, 1]
     assert len({config["lr"] for config in configs}) == 5

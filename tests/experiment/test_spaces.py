@@ -121,7 +121,7 @@ def test_grids_count_each_branch_with_its_own(tmp_path: Path) -> None:
         assert result == list(configs), kind
 
 
-def test_a_grid_of_branches_goes_round_the_rest_is_drawn(tmp_path: Path) -> None:
+def test_branch_grid_cycles(tmp_path: Path) -> None:
     branches = "{name: sgd, lr: {uniform: [0, 1]}}, {name: adam, b: {grid: [1]}}"
     search = f"  optimizer:\n    grid: [{branches}]\n"
     space = Experiment.load(written(tmp_path, search)).space

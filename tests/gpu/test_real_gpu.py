@@ -57,7 +57,7 @@ def test_one_worker_may_have_a_process_group_of_nccl() -> None:
         bench.end("one.1")
 
 
-def test_two_workers_on_one_gpu_are_reported_what_to_write() -> None:
+def test_workers_on_one_gpu_get_advice() -> None:
     result = Findings()
     nccl._two_on_one(result, gpus()[0].uuid)
     assert result.failed == {}

@@ -45,7 +45,7 @@ def test_what_gitignore_files_name_stays_here(tmp_path: Path) -> None:
     assert sent(tmp_path) == kept
 
 
-def test_the_ignore_file_adds_patterns_and_lets_a_secret_through(tmp_path: Path) -> None:
+def test_ignore_file_adds_and_lifts_patterns(tmp_path: Path) -> None:
     ignore = "wandb/\n!.env\n"
     write(tmp_path, **{".cloudtuneignore": ignore, ".env": "", "wandb/x": "", "train.py": ""})
     assert sent(tmp_path) == {".cloudtuneignore", ".env", "train.py"}

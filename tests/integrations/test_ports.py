@@ -105,7 +105,7 @@ def epoch_of(node: Node, session: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("node", "name"), [(name, name) for name in CONFIGS], indirect=["node"], ids=list(CONFIGS)
 )
-def test_a_port_trains_and_goes_on_wider_from_its_checkpoint(node: Node, name: str) -> None:
+def test_ports_resume_wider(node: Node, name: str) -> None:
     metric = experiment(name).metric.name
     node.agent.start(part_of("a.1", 1.0, until=1, **CONFIGS[name]))
     first = epoch_of(node, "a.1")

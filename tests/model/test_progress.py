@@ -33,7 +33,7 @@ def test_the_best_comes_first_and_nan_last(mode: Mode, order: list[float]) -> No
     assert not better(mode, 0.5, 0.5), "the first one found stays"
 
 
-def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
+def test_saved_result_beats_unsaved() -> None:
     record = Record("max")
     record.offer(BestResult("a", 1, 0.9, None))
     record.offer(BestResult("b", 1, 0.2, "b/1"))
@@ -45,7 +45,7 @@ def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
     assert record.seen == BestResult("c", 1, 0.95, None)
 
 
-def test_a_trial_that_is_dropped_leaves_its_place_to_the_next() -> None:
+def test_dropped_trial_yields_its_place() -> None:
     record = Record("max")
     results = [BestResult(n, e, m, c) for n, e, m, c in (
         ("a", 1, 0.9, "a/1"), ("b", 1, 0.2, "b/1"), ("b", 2, 0.7, None), ("c", 1, 0.3, "c/1")

@@ -27,7 +27,7 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["90", "1.5", "1e3", "+90"])
-def test_a_bare_number_is_refused_and_the_units_are_named(text: str) -> None:
+def test_bare_number_names_the_units(text: str) -> None:
     number = text.removeprefix("+")
     with pytest.raises(UsageError, match="has no unit") as refused:
         units.parse_seconds(text)

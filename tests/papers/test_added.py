@@ -81,7 +81,7 @@ def called(site: Path, *words: str, strategy: str) -> subprocess.CompletedProces
     )
 
 
-def test_a_strategy_and_an_allocator_of_a_package_are_planned(site: Path) -> None:
+def test_package_strategy_and_allocator_are_planned(site: Path) -> None:
     chosen = "{name: brief, allocator: pairs, sampler: ours}"
     done = called(site, "plan", "experiment.yaml", "-o", "json", strategy=chosen)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_a_strategy_and_an_allocator_of_a_package_are_planned(site: Path) -> Non
     assert (plan["strategy"], plan["allocator"]) == ("brief", "pairs")
 
 
-def test_a_strategy_of_a_package_is_named_on_the_command_line(site: Path) -> None:
+def test_package_strategy_works_on_command_line(site: Path) -> None:
     words = ("plan", "experiment.yaml", "--strategy", "brief")
     done = called(site, *words, strategy="asha")
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ def test_equal_records_all_pass() -> None:
     assert all(alike.passes(f"t{n}") for n in range(7))
 
 
-def test_by_rank_the_best_floor_of_n_over_eta_pass() -> None:
+def test_rank_rule_passes_floor_n_over_eta() -> None:
     ranked = rung(0.5, 0.4, 0.3, 0.9, 0.1, 0.2, 0.0, 0.8, eta=4, ranked=True)
     assert [n for n in range(8) if ranked.passes(f"t{n}")] == [3, 7]
 

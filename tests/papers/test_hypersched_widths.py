@@ -156,7 +156,7 @@ def test_h10_shrinking_needs_no_gain() -> None:
     assert shares(Stand(wide, 0.1, [50.0]))[0] == 4.0
 
 
-def test_h10_one_resize_in_six_results_since_the_last_start() -> None:
+def test_h10_resizes_every_six_results() -> None:
     allocator, best = HyperSchedAllocator(), trial("a", 1.0)
     stand, result = Stand([best]), []
     for session, epoch in [*((1, e) for e in range(1, 8)), *((2, e) for e in range(8, 15))]:

@@ -38,7 +38,7 @@ def plan_of(request: PlanRequest) -> Plan | None:
         return None
 
 
-def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
+def test_nothing_rentable_blames_offers() -> None:
     with pytest.raises(InfeasibleError) as caught:
         planned(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))
     assert binding(caught.value, Allowance(1e6, 1e6)) is EndReason.NO_CAPACITY

@@ -124,7 +124,7 @@ def started(deal: Setting) -> tuple[int, int]:
     return len(itinerary_of(policy).trials), plan_of(policy).stages[-1].stage.end_epoch
 
 
-def test_se4_with_time_to_spare_no_trial_is_too_wide() -> None:
+def test_se4_spare_time_keeps_trials_narrow() -> None:
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8)
     slow = play(deal.but(limits=Limits(4000.0, 9.0)))
     assert slow.furthest == 16
@@ -135,7 +135,7 @@ def test_se4_with_time_to_spare_no_trial_is_too_wide() -> None:
     assert fast.bill()[1] > slow.bill()[1]
 
 
-def test_se3_se4_a_late_run_widens_at_the_next_rung() -> None:
+def test_se3_se4_late_run_widens() -> None:
     """Plan.groups have one width each, so it is the stages that differ, not ranks in a stage."""
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8, limits=Limits(330.0, 40.0))
     on_time, late = play(deal), play(deal.but(pace=lambda _config, _epoch: 1.3))
@@ -201,7 +201,7 @@ def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
     assert hurried.policy.best.checkpoint is not None
 
 
-def test_se6_a_run_faster_than_its_profile_keeps_more_trials() -> None:
+def test_se6_fast_run_keeps_more_trials() -> None:
     expected = play(DEAL)
     faster = play(DEAL.but(pace=lambda _config, _epoch: 0.7))
     assert faster.members[0] == expected.members[0]
@@ -222,7 +222,7 @@ def corrected(result: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
-def test_a_measured_width_replaces_the_profiles_and_wider_ones_follow() -> None:
+def test_measured_width_replaces_profile() -> None:
     """What a doubling went wrong by, the next one does by half of that: it was seen once."""
     result = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
     wider = 1.5 * 1.5**0.5

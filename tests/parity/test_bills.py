@@ -322,7 +322,7 @@ def test_8_an_instance_is_paid_for_whole(width: float, dollars: float, in_use: f
     assert result.plan.stages[0].busy * until_done == pytest.approx(in_use)
 
 
-def test_8_so_the_cheapest_plan_takes_the_whole_or_less() -> None:
+def test_8_cheapest_plan_takes_whole_or_less() -> None:
     wide = ExactPlanner().plan(job(LAST, (P3, V100S)))
     assert [g.width for g in wide.stages[0].groups] == [4.0]
     assert wide.estimate.dollars == pytest.approx(1.5538)

@@ -129,7 +129,7 @@ def test_r3_shares_planned_where_they_win(planner: Planner, together: float, pay
     assert shapes(job.plan(planner)) == [(1, 1 / 8 if pays else 1.0)]
 
 
-def test_hourly_bills_are_proven_where_every_partial_plan_was_kept() -> None:
+def test_hourly_bills_are_proven() -> None:
     hourly = replace(offer(), granularity_seconds=3600.0)
     job = Setting(8, 2, 8, 2, offer=hourly, profile=profile(SUBLINEAR))
     plan = job.plan(ExactPlanner())

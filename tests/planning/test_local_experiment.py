@@ -57,14 +57,14 @@ def with_cloud(line: str) -> str:
 
 
 @pytest.mark.parametrize("price", ["0.5", "$0.50", "$0.50/h", "0.50 USD per hour", "$0.50 / h"])
-def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> None:
+def test_price_may_say_per_hour(tmp_path: Path, price: str) -> None:
     assert load(tmp_path, with_cloud(f"price: {price}")).cloud.price == 0.5
 
 
 @pytest.mark.parametrize(
     "line", ["instances: [g5.xlarge]", "market: spot", 'vcpu_quotas: {"on-demand g": 8}']
 )
-def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, line: str) -> None:
+def test_rented_fields_are_refused_locally(tmp_path: Path, line: str) -> None:
     field = line.partition(":")[0]
     assert refused(tmp_path, with_cloud(line)) == (
         f"file:12: cloud.{field}: is for rented instances, and provider local only has this "
@@ -105,7 +105,7 @@ MINIMAL: dict[str, Any] = {
 }
 
 
-def test_gpu_hours_are_a_budget_where_nothing_has_a_price(tmp_path: Path) -> None:
+def test_gpu_hours_are_the_local_budget(tmp_path: Path) -> None:
     text = LOCAL.replace("10m}", "10m, gpu_hours: 4}")
     experiment = load(tmp_path, text)
     again = Experiment.from_json(experiment.to_json())
@@ -207,7 +207,7 @@ def shown(show: Callable[[Console], None]) -> str:
     return file.getvalue()
 
 
-def test_what_an_instance_hour_costs_is_planned_billed_and_reported(tmp_path: Path) -> None:
+def test_instance_hours_are_billed(tmp_path: Path) -> None:
     text = with_cloud("price: $1/h") + "charges: {per_instance_hour: $2.60}\n"
     dear = make.make_plan(problem(load(tmp_path, text)), Limits(600.0, 1.0))
     alone = with_cloud("price: $1/h")

@@ -44,7 +44,7 @@ def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:
     assert origin_text(one, TODAY) == text
 
 
-def test_of_several_each_is_reported_and_of_many_their_kinds() -> None:
+def test_many_sources_are_reported_by_kind() -> None:
     assert basis([G5, G5], TODAY).text == "measured 3 days ago on g5.xlarge"
     assert basis([G5, P3], TODAY).measured
     two = basis([P3, derived(P3)], TODAY)

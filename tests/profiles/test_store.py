@@ -112,7 +112,7 @@ def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, compla
         read(path)
 
 
-def test_an_older_program_s_file_is_not_half_written_over(tmp_path: Path) -> None:
+def test_older_file_is_not_overwritten(tmp_path: Path) -> None:
     """A file is replaced in one step: a profile that can't be encoded leaves the old one."""
     path = tmp_path / "p.json"
     write(path, [made("good")])
@@ -180,7 +180,7 @@ def test_an_age_is_in_days() -> None:
     assert age("long ago", "2026-01-31") is None
 
 
-def test_a_profile_from_before_gpus_had_an_error_of_their_own(tmp_path: Path) -> None:
+def test_profile_without_gpu_error_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     write(path, [made("old")])
     data = json.loads(path.read_text())

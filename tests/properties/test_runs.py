@@ -163,7 +163,7 @@ def endings_fit(played: Played) -> None:
 
 @thorough
 @given(case=cases())
-def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
+def test_replay_decides_the_same(case: Case) -> None:
     played = case.play()
     policy = case.setting.policy(case.plan)
     replay(policy, played.entries)

@@ -83,9 +83,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_scripts_have_own_profiles(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     experiment = emulated(home)
     cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 2.4))
     factor, _ = core_factor("rtx-pro-4500")
@@ -197,17 +195,13 @@ def test_a_hanging_configuration_takes_a_quarter_of_the_deadline(
     assert result.provenance.core_seconds == pytest.approx(2.0)
 
 
-def test_measuring_costs_a_tenth_of_the_budget_after_an_epoch(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_measuring_costs_a_tenth(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     experiment = emulated(home, **{"limits.budget": "$2"})
     _, dollars = first(monkeypatch, experiment, TRUTH.slow_down(10.0))
     assert 0.1 < dollars <= 0.2
 
 
-def test_a_run_may_spend_what_measuring_left_of_the_budget(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_run_spends_what_measuring_left(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     experiment = emulated(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
     jobs: list[Job] = []
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
@@ -237,7 +231,7 @@ def test_a_first_epoch_is_measured_though_it_costs_more(
     assert set(result.epoch) == {1.0}, "the other widths are left to the run"
 
 
-def test_a_run_goes_on_by_what_is_assumed_where_no_epoch_was_measured(
+def test_unmeasured_run_assumes_speeds(
     monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = emulated(home, **{"limits.deadline": "2m", "limits.budget": "$2"})

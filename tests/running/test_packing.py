@@ -118,7 +118,7 @@ def test_one_and_two_on_a_gpu_say_how_many(
     assert place.measured == [WHOLE if mib == 9000.0 else (0.5, *WHOLE)]
 
 
-def test_a_predicted_share_is_off_by_more_and_says_so(place: Place) -> None:
+def test_predicted_share_is_less_sure(place: Place) -> None:
     place.trains(8.0, 10.0, 1000.0)
     done = place("profile", "--pack", "auto", "--yes")
     assert "predicted ± 34%" in done.out

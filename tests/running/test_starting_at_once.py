@@ -76,7 +76,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_a_trial_a_search_goes_by_what_is_assumed(home: Path) -> None:
+def test_untried_search_assumes_speeds(home: Path) -> None:
     experiment = unmeasured(home, limits={"deadline": "2h", "budget": "$40"})
     prepared = prepare(experiment, None, time.time(), Reporters(), pace=True)
     assert prepared.dollars == 0.0
@@ -93,9 +93,7 @@ def test_somebodys_account_is_not_rented_from_without_both_limits(home: Path) ->
     prepare(both, None, time.time(), Reporters(), pace=True)
 
 
-def test_stages_are_measured_on_the_best_of_all_types_alone(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_best_type_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"deadline": "2h", "budget": "$40"}
     experiment = unmeasured(home, limits=limits, strategy="sha", trials=4)
     truth = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0)
@@ -124,7 +122,7 @@ def test_an_epoch_is_assumed_to_fit_the_limits(
     assert assumed_epoch_seconds(experiment, offers) == pytest.approx(seconds)
 
 
-def test_a_small_budget_is_assumed_to_pay_for_some_trainings(home: Path) -> None:
+def test_small_budget_pays_some_trainings(home: Path) -> None:
     experiment = unmeasured(home, limits={"deadline": "24h", "budget": "$3"})
     offers = load_catalog(experiment).offers
     seconds = assumed_epoch_seconds(experiment, offers)

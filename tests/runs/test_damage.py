@@ -76,7 +76,7 @@ def mutant(lines: list[str], chance: random.Random) -> bytes:
     return text
 
 
-def test_a_damaged_ledger_is_reported_in_a_line_or_read(lines: list[str], tmp_path: Path) -> None:
+def test_damaged_ledger_is_reported_or_read(lines: list[str], tmp_path: Path) -> None:
     path, result = tmp_path / "ledger.jsonl", list[str]()
     path.write_text("".join(f"{line}\n" for line in lines))
     assert load(tmp_path).policy.ended

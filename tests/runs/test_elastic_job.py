@@ -71,7 +71,7 @@ def test_the_report_names_its_parts_and_the_targets_time() -> None:
     assert any(line.startswith("Target score 0.3: reached after ") for line in lines)
 
 
-def test_the_report_has_no_stages_but_rungs_and_a_forecast() -> None:
+def test_elastic_report_has_rungs() -> None:
     report = report_of(elastic_job())
     data = json.loads(json.dumps(to_json(report), allow_nan=False))
     assert (data["strategy"], data["stages"], data["ended"]) == ("asha", [], "done")

@@ -173,9 +173,7 @@ def test_what_the_earlier_run_did_not_search_is_drawn(place: Place) -> None:
         ("first-run", "{momentum: {uniform: [0, 1]}}", "no trial with a result whose values"),
     ],
 )
-def test_a_run_that_can_not_be_like_another_says_why(
-    place: Place, run_name: str, search: str, words: str
-) -> None:
+def test_unlike_run_says_why(place: Place, run_name: str, search: str, words: str) -> None:
     place.ran("first-run")
     path = place.experiment(search=search)
     place("plan", path, "--profile", "train.json", "--like", run_name).refused(words)

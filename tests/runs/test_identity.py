@@ -152,7 +152,7 @@ def planned(place: Place) -> make.Planned:
     return make.make_plan(problem, Limits(7200.0))
 
 
-def test_a_saved_plan_is_refused_where_a_module_has_changed(place: Place) -> None:
+def test_changed_module_refuses_saved_plan(place: Place) -> None:
     path = place.folder / "plan.json"
     save_plan(path, planned(place))
     assert load_plan(path) is not None

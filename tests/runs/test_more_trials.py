@@ -87,7 +87,7 @@ def test_newcomers_are_tried_and_the_best_wins(by: str, share: float | None) -> 
     assert [leg.event.trials for leg in read(ledger.entries).legs] == [MORE]
 
 
-def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
+def test_planned_newcomers_catch_up() -> None:
     scores = [9.0, 8.0, 1.0, 1.0, 1.0, 1.0, 7.0, 6.0, 8.5, 5.0, 4.0]
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     setting = setting.but(metric=lambda n, epoch: scores[n] + epoch / 100)
@@ -160,7 +160,7 @@ def test_a_run_stopped_during_catching_up_takes_other_trials() -> None:
         ("tpe", {"x": Uniform(0.0, 1.0), "g": Grid((1, 2))}),
     ],
 )
-def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[str, Grid]) -> None:
+def test_first_trials_dont_change(kind: str, space: dict[str, Grid]) -> None:
     def asked(sampler: SpaceSampler, count: int) -> list[Trial]:
         result = []
         for _ in range(count):
@@ -177,7 +177,7 @@ def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[s
     assert few.ask() is None
 
 
-def test_an_experiments_own_draws_go_on_and_a_grid_ends() -> None:
+def test_added_draws_continue_but_grids_end() -> None:
     wanted = SETTING.job().experiment
     few = make_sampler(wanted)
     many = make_sampler(wanted.model_copy(update={"trials": 10}))

@@ -89,7 +89,7 @@ def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
     assert sorted(synced.values()) == [(4, 4), (4, 4), (4, 4), (16, 16)]
 
 
-def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
+def test_interrupted_run_has_unbegun_stages() -> None:
     result = report(Interrupted(30.0))
     assert [stage.seconds for stage in result.stages] == [32.0, None, None]
     assert [stage.dollars for stage in result.stages] == [pytest.approx(1.80), None, None]
@@ -121,7 +121,7 @@ def test_reports_during_a_persons_stop_count() -> None:
     assert figures(result.policy).epochs == 1
 
 
-def test_the_best_trial_and_all_others_are_in_the_json() -> None:
+def test_json_has_every_trial() -> None:
     data = to_json(report())
     best = data["best"]
     assert (best["metric"], best["epoch"]) == ("score", 18)

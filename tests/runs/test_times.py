@@ -103,7 +103,7 @@ def test_off_is_off(place: Place) -> None:
         assert planned(place, history=off)["profiles"][0]["seen"] == []
 
 
-def test_another_version_of_the_script_is_reported_and_not_used(place: Place) -> None:
+def test_other_script_version_is_reported(place: Place) -> None:
     cold = rentables(place)
     first(place)
     script = place.folder / "train.py"
@@ -132,7 +132,7 @@ def test_a_run_elsewhere_tells_no_epochs(place: Place, fields: dict[str, Any]) -
     assert rentables(place)[0].epoch == cold[0].epoch
 
 
-def test_a_type_that_none_measured_is_known_from_a_run(place: Place) -> None:
+def test_earlier_run_measures_a_type(place: Place) -> None:
     """It was derived when the run began, by a ratio that is off by half; then it was seen."""
     machines = "g4dn.12xlarge, p4d.24xlarge"
 
@@ -154,7 +154,7 @@ def test_a_type_that_none_measured_is_known_from_a_run(place: Place) -> None:
     assert after.speed_error < 0.2
 
 
-def test_without_a_profile_an_earlier_run_is_enough_to_plan(place: Place) -> None:
+def test_earlier_run_is_enough_to_plan(place: Place) -> None:
     path = place.experiment(**AWS)
     assert "never measured" in place("plan", path).out
     first(place)

@@ -158,7 +158,7 @@ def test_what_names_no_mutators_is_refused(tmp_path: Path, value: str) -> None:
         Experiment.load(path)
 
 
-def test_a_scripts_output_is_no_answer_and_nothing_is_imported(tmp_path: Path) -> None:
+def test_script_output_is_no_answer(tmp_path: Path) -> None:
     path = written(tmp_path, "print('{')\n" + FUNCTIONS + SPACES[0])
     look = (
         "import sys; from cloudtune.experiment import Experiment; "
@@ -201,7 +201,7 @@ def test_no_clones_of_other_networks_without_inheriting(tmp_path: Path) -> None:
     Experiment.load(path).check_train()
 
 
-def test_the_choices_of_the_example_are_those_of_its_script() -> None:
+def test_example_choices_equal_script() -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     experiment.check_train()
     assert experiment.search["model"] == space_of(EXAMPLE).search

@@ -95,7 +95,7 @@ def test_what_is_not_there_is_reported_with_its_line(tmp_path: Path, line: str) 
     assert WRONG[line] in result
 
 
-def test_only_what_the_training_function_leads_to_is_looked_at(tmp_path: Path) -> None:
+def test_only_reachable_names_are_checked(tmp_path: Path) -> None:
     """The driver of a script that Ray runs as well stays as it is."""
     script = """
 from ray import tune

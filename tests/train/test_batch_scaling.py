@@ -74,7 +74,7 @@ def test_h22_batch_and_rate_follow_the_width() -> None:
     assert rates(wide, 12) == pytest.approx([*(0.1 + n / 100 for n in range(1, 11)), 0.2, 0.2])
 
 
-def test_h22_a_second_move_goes_on_from_the_present_rate() -> None:
+def test_h22_second_move_keeps_present_rate() -> None:
     wide = GrowingBatch(32, 0.1, workers=4)
     wide.load_state_dict(GrowingBatch(32, 0.1, workers=1).state_dict())
     assert rates(wide, 3)[-1] == pytest.approx(0.13)
@@ -135,7 +135,7 @@ def trained(
     return (paths[-1] if paths else ""), result
 
 
-def test_h22_the_context_tells_with_what_the_checkpoint_was_trained(tmp_path: Path) -> None:
+def test_h22_context_has_checkpoint_batch(tmp_path: Path) -> None:
     path, result = trained(tmp_path / "files", 0.5, None)
     assert result == [(None, None), (None, None)]
     again, result = trained(tmp_path / "files", 1.0, path)
@@ -144,7 +144,7 @@ def test_h22_the_context_tells_with_what_the_checkpoint_was_trained(tmp_path: Pa
     assert result == [(1.0, 8), (1, 8)], "a clone gets its donor's"
 
 
-def test_h22_a_save_in_mid_epoch_leaves_what_is_reported(tmp_path: Path) -> None:
+def test_h22_mid_epoch_save_keeps_report(tmp_path: Path) -> None:
     path, _ = trained(tmp_path / "files", 0.5, None)
     trained(tmp_path / "files", 1.0, path, saves=True)
     _, result = trained(tmp_path / "files", 1.0, path)

@@ -59,7 +59,7 @@ def test_the_files_lie_there_as_the_script_wrote_them(tmp_path: Path) -> None:
         assert content(folder) == FILES
 
 
-def test_another_takes_its_place_and_nothing_of_the_first_stays(tmp_path: Path) -> None:
+def test_next_best_replaces_everything(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     keep_best(store, saved(tmp_path, old="1"), ABOUT)
     path = keep_best(store, saved(tmp_path, 4, new="2"), ABOUT)
@@ -148,7 +148,7 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
     assert {path.name for path in Path(store).iterdir()} == {"best", "t07"}
 
 
-def test_a_script_that_saves_under_the_notes_name_learns_it(tmp_path: Path) -> None:
+def test_note_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"the script saves a file cloudtune\.json"):
         keep_best(str(tmp_path / "store"), saved(tmp_path, 3, **{best.NOTE: "{}"}), ABOUT)
 

@@ -438,7 +438,7 @@ class FailingFileSystem:
         return fail if name in self.failing else method
 
 
-def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
+def test_failing_storage_is_retried(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
     staged = present(store.stage("t1", 1, source))
@@ -462,7 +462,7 @@ def test_broken_storage_costs_epochs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert store.commit(staged, {}) == store.latest("t1") != first
 
 
-def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
+def test_half_save_takes_no_room(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     (source / "zz-later").write_text("two")
     store = CheckpointStore(str(tmp_path / "store"), waits=())
@@ -472,7 +472,7 @@ def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
     assert [item for item in (tmp_path / "store").rglob("*") if item.is_file()] == []
 
 
-def test_an_old_checkpoint_that_can_not_be_deleted_harms_none(tmp_path: Path) -> None:
+def test_undeletable_checkpoint_is_harmless(tmp_path: Path) -> None:
     source = folder_of(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=())
     paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]

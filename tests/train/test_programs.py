@@ -156,7 +156,7 @@ PLACE = "accuracy {accuracy}"
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
-def test_a_plain_script_is_read_and_resumes_from_its_folder(tmp_path: Path) -> None:
+def test_plain_script_resumes_from_folder(tmp_path: Path) -> None:
     files = {"file": "metrics.jsonl", "folder": "out"}
     it = trial(tmp_path, WRITES, COMMAND, program=files)
     printed = it.run(until=2, last=9)
@@ -175,7 +175,7 @@ def test_a_plain_script_is_read_and_resumes_from_its_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mode", ["a", "w"])
-def test_lines_that_came_back_with_a_checkpoint_are_no_reports(tmp_path: Path, mode: str) -> None:
+def test_restored_lines_are_no_reports(tmp_path: Path, mode: str) -> None:
     """As in facebookresearch/ConvNeXt, whose log stands among its checkpoints."""
     script = WRITES.replace('"metrics.jsonl", "a"', f'"out/log", "{mode}"')
     script = script.replace('"epoch": epoch, "acc', '"acc')
@@ -287,7 +287,7 @@ def test_a_script_may_end_before_the_last_epoch(
     assert it.epochs == [1]
 
 
-def test_what_a_script_says_last_is_of_its_last_steps(tmp_path: Path) -> None:
+def test_last_lines_count_for_last_steps(tmp_path: Path) -> None:
     """As of reinforcement learning, whose episodes end where they end; its summary is no report."""
     script = """
 for step in (110, 250, 290):
@@ -392,7 +392,7 @@ def test_a_pattern_that_finds_nothing_ends_a_trial(tmp_path: Path) -> None:
     assert re.search(example, str(caught.value))
 
 
-def test_a_pattern_that_finds_only_the_epochs_end_is_awaited(tmp_path: Path) -> None:
+def test_end_of_epoch_pattern_is_awaited(tmp_path: Path) -> None:
     script = PRINTS.replace("LAST", "acc=0.5")
     it = trial(tmp_path, script, "python main.py", program={"printed": "acc=(?P<accuracy>.*)"})
     it.run(until=1, last=60)
@@ -568,9 +568,7 @@ for epoch in range(1, 4):
     assert kept == {1: "1", 2: "2", 3: "3"}
 
 
-def test_a_save_that_begins_late_is_waited_for_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_save_is_awaited_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.train.programs.saving._PATIENCE", 0.3)
     script = """
 import time
@@ -593,7 +591,7 @@ for epoch in range(1, 5):
     assert kept == {2: "2", 3: "3", 4: "4"}
 
 
-def test_a_report_in_the_midst_of_a_save_waits_for_its_end(tmp_path: Path) -> None:
+def test_report_amid_save_waits(tmp_path: Path) -> None:
     """As of accelerate: a library prints each file that it saves, which ends the progress bar."""
     script = """
 import pathlib, sys, time
@@ -622,7 +620,7 @@ for epoch in range(1, 4):
     assert kept == {1: whole, 2: whole, 3: whole}
 
 
-def test_a_log_of_reports_among_the_checkpoints_is_no_save(tmp_path: Path) -> None:
+def test_report_log_is_no_save(tmp_path: Path) -> None:
     """As Lightning's: it saves, appends its numbers, and goes on to append those of batches."""
     script = """
 import csv, json, pathlib, time

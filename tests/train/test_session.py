@@ -71,7 +71,7 @@ def test_a_script_trains_as_far_as_it_is_granted(script: Callable[..., None]) ->
     assert [report.epoch for report in driver.reports] == [1, 2, 3, 4]
 
 
-def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
+def test_stop_waits_for_epoch_end() -> None:
     seen: list[str] = []
 
     def script(config: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ def passes(rank: int, world: int, first_epoch: int = 1, **options: Any) -> list[
         return [first, numbers_of(loader)]
 
 
-def test_the_ranks_share_each_batch_that_one_rank_would_take() -> None:
+def test_ranks_share_each_batch() -> None:
     alone = passes(0, 1, batch_size=6, shuffle=True)
     shares = [passes(rank, 2, batch_size=6, shuffle=True) for rank in (0, 1)]
     for epoch in (0, 1):

@@ -103,7 +103,7 @@ class SlowStore(CheckpointStore):
         return super().commit(*arguments)
 
 
-def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path, work: Path) -> None:
+def test_training_continues_during_upload(tmp_path: Path, work: Path) -> None:
     store = SlowStore(str(tmp_path / "store"))
     driver, began = Driver(store=store), queue.Queue[int]()
 
@@ -214,7 +214,7 @@ def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:
     return train
 
 
-def test_an_epoch_begins_again_from_a_save_in_its_middle(tmp_path: Path) -> None:
+def test_epoch_resumes_from_its_middle(tmp_path: Path) -> None:
     kept: list[bool] = []
     store = CheckpointStore(str(tmp_path))
     session = make_session(store=store)
@@ -288,7 +288,7 @@ def test_saves_due(store: CheckpointStore, work: Path, monkeypatch: pytest.Monke
         assert not cloudtune.save_due(), "rank 0 saves"
 
 
-def test_a_saved_epoch_measures_a_save_until_one_is_whole() -> None:
+def test_saved_epoch_measures_its_save() -> None:
     times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
     assert not times.due()
     times.saved(8.0, whole=False)

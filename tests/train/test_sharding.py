@@ -178,7 +178,7 @@ def test_a_checkpoint_opens_at_any_width_sharded_or_not(node: Node, curve: list[
     assert losses == pytest.approx(curve, abs=1e-3)
 
 
-def test_an_optimizer_of_earlier_parameters_is_refused_at_any_width(node: Node) -> None:
+def test_optimizer_of_other_parameters_is_refused(node: Node) -> None:
     for width in (1, 2):
         session = f"early.{width}"
         node.agent.start(part_of(session, width, 1, strategy="fsdp", trouble="optimizer first"))

@@ -39,9 +39,7 @@ epochs: {{max: 2}}
 
 
 @pytest.mark.parametrize("way", ["spawn", "forkserver"])
-def test_processes_and_command_lines_are_as_when_a_script_is_run_alone(
-    bench: Bench, way: str
-) -> None:
+def test_script_processes_are_as_alone(bench: Bench, way: str) -> None:
     (bench.folder / "train.py").write_text(PROCESSES)
     path = bench.folder / "experiment.yaml"
     path.write_text(EXPERIMENT.format(way=way))

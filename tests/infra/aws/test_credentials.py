@@ -181,7 +181,7 @@ def portal(keys: dict[str, str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def test_sso_and_what_to_do_once_its_login_is_over(home: Home, account: Account) -> None:
+def test_expired_sso_login_gets_advice(home: Home, account: Account) -> None:
     profile = "sso_session = corp\nsso_account_id = 123456789012\nsso_role_name = dev\n"
     session = "sso_region = us-east-1\nsso_start_url = https://corp.awsapps.com/start\n"
     write(home, "config", f"[default]\n{profile}region = us-east-1\n[sso-session corp]\n{session}")

@@ -68,7 +68,7 @@ def test_the_reason_of_an_end_is_ec2s_own(
     assert (instance.ended_at is None) == (transition == "")
 
 
-def test_an_error_of_ec2_has_the_id_of_its_request(ec2: Ec2, answers: Stubber) -> None:
+def test_ec2_error_has_request_id(ec2: Ec2, answers: Stubber) -> None:
     answers.add_client_error(
         "terminate_instances",
         "UnauthorizedOperation",

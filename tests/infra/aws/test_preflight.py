@@ -90,7 +90,7 @@ def test_each_mistake_is_a_line(tmp_path: Path, cloud: dict[str, str], words: st
     assert result.count("\n") == 1, "once, not for each type"
 
 
-def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
+def test_types_without_driver_are_not_offered(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs"):
         experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
     role = {"instance_profile": "cloudtune-node-us-east-1"}
@@ -102,7 +102,7 @@ def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> 
     assert experiment(tmp_path, instances=["p*"], **own).cloud.instances == ("p*",)
 
 
-def test_a_group_that_keeps_its_own_members_out_is_named(tmp_path: Path) -> None:
+def test_closed_security_group_is_named(tmp_path: Path) -> None:
     ec2 = boto3.client("ec2", "us-east-1")
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     group = ec2.create_security_group(GroupName="closed", Description="x", VpcId=vpc)["GroupId"]
@@ -210,7 +210,7 @@ def test_quotas_of_the_account_bound_an_open_choice(
     assert {offer.quota for offer in saved.offers} == {"on-demand g"}
 
 
-def test_an_open_run_goes_on_without_the_types_that_are_refused(
+def test_open_run_drops_refused_types(
     control: EmulatorControl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -240,7 +240,7 @@ def test_an_open_run_goes_on_without_the_types_that_are_refused(
         assert {name for name, _ in refused_offers} == {best}
 
 
-def test_an_open_run_is_refused_only_if_nothing_is_left(
+def test_open_run_without_types_is_refused(
     control: EmulatorControl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -287,7 +287,7 @@ def test_a_named_type_needs_only_one_of_the_markets(
     assert "g4dn.xlarge on-demand would be refused" in refused(both), "it was named"
 
 
-def test_an_open_choice_is_among_the_types_that_setup_allowed(tmp_path: Path) -> None:
+def test_open_choice_keeps_permitted_types(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, instances=["*"])
     assert wanted.cloud.instances == ("g4dn.*",)
     assert wanted.cloud.is_open
@@ -388,9 +388,7 @@ def test_without_credentials_one_line_says_what_to_do(
     assert done.err.count("\n") == 1
 
 
-def test_a_type_that_one_zone_lacks_is_tried_in_the_next(
-    control: EmulatorControl, tmp_path: Path
-) -> None:
+def test_missing_type_tries_next_zone(control: EmulatorControl, tmp_path: Path) -> None:
     wanted = experiment(tmp_path, zones=["us-east-1a", "us-east-1b"])
     lacks = {"Placement.AvailabilityZone": "us-east-1a"}
     control.replace([{**refusal("", "Unsupported"), "match": lacks}])

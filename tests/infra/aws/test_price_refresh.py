@@ -210,7 +210,7 @@ def test_only_two_calls_are_made_and_both_only_read(aws: Aws, tmp_path: Path) ->
     assert "g6f.large" not in spot.values()
 
 
-def test_a_product_in_another_unit_or_currency_is_no_price(aws: Aws, tmp_path: Path) -> None:
+def test_other_units_are_no_price(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     aws.products["Compute Instance"] = [
         [product("g5.xlarge", "1.1", unit="Quantity"), product("g6.xlarge", "6", currency="CNY")]
@@ -302,7 +302,7 @@ def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("no_aws")
-def test_no_credentials_is_a_mistake_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no credentials for it here; log in as"):
         price_refresh.check_credentials()
     monkeypatch.setenv("AWS_PROFILE", "nobody")

@@ -42,7 +42,7 @@ def machine(no_aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         ({"AWS_REGION": "eu-west-1"}, {"region": "us-west-2"}, "us-west-2"),
     ],
 )
-def test_the_region_is_that_of_the_aws_command_unless_named(
+def test_region_defaults_to_aws_command(
     variables: dict[str, str],
     named: dict[str, str],
     region: str,

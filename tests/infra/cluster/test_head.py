@@ -89,7 +89,7 @@ def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.Mo
         assert config_of(controller) == before
 
 
-def test_a_spot_launch_names_no_maximum_price_whatever_was_quoted() -> None:
+def test_spot_launch_has_no_maximum_price() -> None:
     launch = Launch("i000", "p3.8xlarge", "spot", "us-east-1b", 0.0123)
     request = find_provider("aws").launch_request(launch, "#!/bin/sh")
     assert "MaxPrice" not in request["InstanceMarketOptions"]["SpotOptions"]
@@ -117,7 +117,7 @@ def test_what_never_joins_is_gone_by_the_deadline(tmp_path: Path) -> None:
     assert rental.leases(now + 130.0, now + 125.0)[1] == 0.0
 
 
-def test_ray_reads_any_letter_of_a_path_as_it_is(tmp_path: Path) -> None:
+def test_ray_reads_paths_literally(tmp_path: Path) -> None:
     """It reads the config as YAML, which doesn't put JSON's two halves of a letter together."""
     folder = tmp_path / "\N{ROCKET}"
     folder.mkdir()
@@ -164,7 +164,7 @@ print("goes on", flush=True)
 
 
 @pytest.mark.walk("it starts two Ray heads")
-def test_listing_a_dead_heads_nodes_does_not_end_the_process(tmp_path: Path) -> None:
+def test_listing_nodes_survives_dead_head(tmp_path: Path) -> None:
     """`ray.nodes()` ends its process where another server answers at the head's address."""
     (tmp_path / "code").mkdir()
     done = python(ASKING_A_DEAD_HEAD, cwd=tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
@@ -193,7 +193,7 @@ with head.stand_in():
 
 
 @pytest.mark.walk("it starts a Ray head")
-def test_the_server_in_a_dead_heads_place_ends_with_its_process(tmp_path: Path) -> None:
+def test_replacement_server_ends_with_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED_BESIDE_ITS_STAND_IN],
         cwd=tmp_path,

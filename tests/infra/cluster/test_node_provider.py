@@ -163,7 +163,7 @@ def test_an_intent_is_one_instance_with_its_tags(bench: Bench) -> None:
     ]
 
 
-def test_an_intent_is_launched_in_its_own_market_and_zone(bench: Bench) -> None:
+def test_intent_keeps_market_and_zone(bench: Bench) -> None:
     bench.want("i000", 1, "spot", "us-east-1b")
     (instance,) = bench.launch(**market_request("spot", "us-east-1b"))
     answer = bench.ec2._client.describe_instances(InstanceIds=[instance])
@@ -205,7 +205,7 @@ def test_an_intent_whose_instance_ended_is_spent(bench: Bench) -> None:
     assert bench.whats() == ["asking", "launched", "returning"]
 
 
-def test_an_intent_that_was_given_back_is_never_asked_for(bench: Bench) -> None:
+def test_returned_intent_is_never_launched(bench: Bench) -> None:
     bench.want("i000", 0)
     with pytest.raises(NodeLaunchException, match="given back"):
         bench.launch()

@@ -65,7 +65,7 @@ def test_only_the_best_are_kept(tmp_path: Path, node: Node, fetch: Rescue, said:
     assert said[-1] == f"the files of t01, epoch 2, are kept on this machine: {kept}"
 
 
-def test_a_slow_fetch_keeps_the_files_of_a_better_epoch(
+def test_slow_fetch_keeps_better_epoch(
     tmp_path: Path, fetch: Rescue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = threading.Thread(
@@ -91,7 +91,7 @@ def test_a_worse_epoch_is_not_fetched(tmp_path: Path, node: Node, fetch: Rescue)
     assert node.calls == ["drop_held"]
 
 
-def test_files_on_a_node_that_is_gone_are_reported_lost(
+def test_files_on_gone_node_are_lost(
     tmp_path: Path, node: Node, fetch: Rescue, said: list[str]
 ) -> None:
     node.gone = True

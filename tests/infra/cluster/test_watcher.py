@@ -199,7 +199,7 @@ def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_text() == uploaded.read_text()
 
 
-def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) -> None:
+def test_useless_node_is_reported_once(tmp_path: Path) -> None:
     result: list[Event] = []
     journal_in(tmp_path).write(Note(1.0, "asked", "i000"))
     watcher = watcher_of(tmp_path, result)

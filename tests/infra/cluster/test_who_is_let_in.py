@@ -205,7 +205,7 @@ def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
     assert readable == [False, False]
 
 
-def test_a_run_has_a_token_of_its_own_that_stays(tmp_path: Path) -> None:
+def test_run_token_is_stable(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         first = read_token(tmp_path)

@@ -127,7 +127,7 @@ def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
     assert left.settled == [1, 2, 3, 4]
 
 
-def test_a_session_that_ended_before_its_stop_did_not_fail(tmp_path: Path) -> None:
+def test_session_ended_before_stop_succeeds(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
     left.hear(1, messages.Epoch(REPORT))
     left.hear(2, messages.Done())
@@ -296,7 +296,7 @@ def test_it_has_stopped_when_all_its_nodes_say_so() -> None:
     assert played.settled == [1, 2, 3]
 
 
-def test_an_error_on_one_node_ends_the_session_on_all() -> None:
+def test_node_error_ends_session_everywhere() -> None:
     played = Played()
     assert played.hear("i-2", 2, CLOSED) == []
     assert played.hear("i-1", 0, BOOM) == []
@@ -322,7 +322,7 @@ def test_without_an_agent_it_is_lost() -> None:
     assert played.events == [TrialLost(0.0, "t00.1", "i-1 has no agent")]
 
 
-def test_an_adopted_session_goes_on_from_what_its_agents_say() -> None:
+def test_adopted_session_follows_its_agents() -> None:
     played = Played()
     played.session.adopt(ready=[0, 1], alive=["i-1", "i-2"])
     assert played.events == []
@@ -344,9 +344,7 @@ def test_an_adopted_session_goes_on_from_what_its_agents_say() -> None:
         ([BOOM, messages.Lost("killed")], BOOM),
     ],
 )
-def test_the_cause_is_what_came_first_and_not_of_another(
-    ends: list[messages.Body], expected: messages.Body
-) -> None:
+def test_first_failure_is_the_cause(ends: list[messages.Body], expected: messages.Body) -> None:
     assert cause(ends) == expected
 
 

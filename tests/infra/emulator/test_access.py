@@ -177,7 +177,7 @@ def test_a_request_for_another_host_is_refused(emulator: Emulator, host: str) ->
 
 
 @UNHARMED
-def test_a_page_can_t_steer_the_emulator_without_asking_first(emulator: Emulator) -> None:
+def test_pages_cant_steer_the_emulator(emulator: Emulator) -> None:
     """What a page may send unasked has no header of its own, and is no JSON."""
     access = emulator.access
     faults = '{"faults": [{"kind": "capacity", "type": "*", "instances": 0}]}'
@@ -198,7 +198,7 @@ def test_its_control_side_wants_the_token(emulator: Emulator) -> None:
             assert ask(access, "POST", f"/_cloudtune/{command}", "{}", headers)[0] == 403
 
 
-def test_a_machine_s_key_is_good_for_that_machine_alone(emulator: Emulator, ec2: EC2Client) -> None:
+def test_machine_key_fits_one_machine(emulator: Emulator, ec2: EC2Client) -> None:
     request: Any = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "MinCount": 1, "MaxCount": 2}
     first, other = [
         run_instance["InstanceId"] for run_instance in ec2.run_instances(**request)["Instances"]

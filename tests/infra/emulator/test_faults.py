@@ -96,7 +96,7 @@ def alive(result: list[psutil.Process]) -> list[psutil.Process]:
     return [item for item in result if is_running(item)]
 
 
-def test_a_pool_has_its_limit_and_other_zones_have_room(
+def test_pool_limit_spares_other_zones(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     spot = {"kind": "capacity", "type": KIND, "market": "spot"}
@@ -152,7 +152,7 @@ def test_slow_boot_pends(ec2: EC2Client, control: EmulatorControl, eventually: E
     eventually(lambda: state(ec2, slow) == "running")
 
 
-def test_an_instance_may_run_and_never_run_its_user_data(
+def test_instance_may_skip_user_data(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.add({"kind": "no-boot", "times": 1})
@@ -176,7 +176,7 @@ def test_a_failed_boot(ec2: EC2Client, control: EmulatorControl, eventually: Eve
     assert control.instance(instance)["running_at"] is None
 
 
-def test_a_slow_end_holds_its_place_but_does_not_bill(
+def test_slow_end_is_not_billed(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.replace([{"kind": "slow-end", "seconds": 60}])
@@ -364,7 +364,7 @@ def test_blows_fall_some_time_after_an_instance_runs(
     eventually(lambda: state(ec2, spot) == "terminated")
 
 
-def test_a_lease_ends_its_instance_and_a_renewal_replaces_it(
+def test_lease_end_terminates_instance(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}

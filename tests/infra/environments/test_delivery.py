@@ -211,7 +211,7 @@ def test_an_environment_is_unpacked_onto_the_instances_own_disk(
     assert place.parent.is_symlink() is is_used
 
 
-def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Path) -> None:
+def test_image_without_aws_cli_is_refused(node: Node, tmp_path: Path) -> None:
     pack = Pack("s3://bucket/x.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
     (node.bin / "aws").unlink()
     script_at(node.bin / "apt-get", "exit 1")
@@ -220,7 +220,7 @@ def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Pat
     assert (code, console[1:]) == (1, [missing, "shutdown -P now"])
 
 
-def test_a_python_of_the_image_is_looked_for_and_reported(node: Node) -> None:
+def test_image_python_is_searched_and_reported(node: Node) -> None:
     code, console = node.boots(Delivery())
     assert code == 1
     assert console[0].startswith("cloudtune-node: no Python of this image has cloudtune: none of ")
@@ -395,7 +395,7 @@ def test_a_head_installs_nothing_that_has_no_recorded_hash(
     assert console[-2:] == ["cloudtune-head: cloudtune can't be installed", "shutdown -P now"]
 
 
-def test_another_torch_is_installed_without_hash_and_that_is_said(
+def test_other_torch_is_unhashed_and_noted(
     node: Node, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     another_torch(monkeypatch, index)
@@ -502,7 +502,7 @@ def test_an_index_of_this_machine_alone_is_not_sent() -> None:
         read_certificates({"PIP_INDEX_URL": there, "PIP_CERT": "/nowhere"})
 
 
-def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:
+def test_head_uses_cloudtune_of_image(node: Node, tmp_path: Path) -> None:
     script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
     code, console = node.runs(lay(str(tmp_path / "storage"), tmp_path / "opt").lines())
     assert (code, console[-1]) == (0, f"python={node.bin}/python3"), console

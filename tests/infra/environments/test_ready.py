@@ -102,7 +102,7 @@ def test_instances_get_the_environment_that_their_controller_runs_in(
 
 
 @pytest.mark.parametrize(("version", "goes_on"), [("3.99.1", True), (None, False)])
-def test_a_command_goes_on_by_the_python_of_the_environment(
+def test_command_continues_in_environment_python(
     built: Built,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,7 +126,7 @@ def test_they_have_no_other(built: Built, tmp_path: Path, monkeypatch: pytest.Mo
         ready(experiment(tmp_path, python="3.99"), "s", tmp_path, print)
 
 
-def test_its_python_is_its_own_with_cloudtune_and_the_requirements(built: Built) -> None:
+def test_environment_has_own_python(built: Built) -> None:
     result = "import cloudtune, sys, tiny, mine; print(cloudtune.__file__, sys.base_prefix)"
     where, base = subprocess.run(
         [built.python, "-I", "-c", result], capture_output=True, text=True, check=True

@@ -113,7 +113,7 @@ def test_a_line_that_was_cut_off_is_replaced(store: HeadStore, there: Path) -> N
         assert brought(store, there) == text
 
 
-def test_a_record_of_0_2_0_goes_on_in_pieces(store: HeadStore, there: Path) -> None:
+def test_record_of_0_2_0_continues(store: HeadStore, there: Path) -> None:
     store.write("record/run/ledger.jsonl", b"one\n")
     assert fetch(store, there.with_name("here"), "run/") == 1
     (there / "ledger.jsonl").write_text("one\ntwo\n")

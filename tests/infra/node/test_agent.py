@@ -103,7 +103,7 @@ STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(Non
 node = node_fixture(TRAIN, losses_per_hour=1e9)  # saves are due each second
 
 
-def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None:
+def test_session_resumes_at_another_width(node: Node) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1))
     reported = node.hear("a.1", Epoch)
     assert kinds(reported) == ["Ready", "Epoch"]
@@ -122,9 +122,7 @@ def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None
     node.stop("a.2")
 
 
-def test_an_agent_keeps_copies_for_its_workers_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_drops_copies_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage is on another disk than the folder where saves wait."""
     monkeypatch.chdir(tmp_path)
     with TemporaryDirectory(dir="/dev/shm") as staging:
@@ -143,7 +141,7 @@ def test_an_agent_keeps_copies_for_its_workers_until_it_ends(
         assert list(Path(staging).iterdir()) == []
 
 
-def test_a_script_learns_when_a_save_is_due_by_losses(node: Node) -> None:
+def test_script_learns_due_saves(node: Node) -> None:
     node.agent.start(part_of("due.1", 1.0, until=2, trouble="waits"))
     for _ in range(2):
         node.hear("due.1", Epoch)
@@ -277,7 +275,7 @@ def test_no_gpu_comes_free_for_a_session(node: Node, monkeypatch: pytest.MonkeyP
     node.stop("h.1", "i.1")
 
 
-def test_what_is_not_acknowledged_is_repeated_to_the_next_caller(node: Node) -> None:
+def test_unacknowledged_reports_are_repeated(node: Node) -> None:
     node.agent.start(part_of("n.1", 1.0, until=1))
     first = node.last
 

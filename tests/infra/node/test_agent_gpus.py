@@ -106,7 +106,7 @@ def test_a_fault_loses_a_gpus_trials_without_blame(agent: Agent) -> None:
     assert not agent.describe()["alone"].gone
 
 
-def test_a_fault_is_known_after_the_server_has_forgotten_it(agent: Agent) -> None:
+def test_gpu_fault_outlives_the_server(agent: Agent) -> None:
     # On an H200 the status is back to normal once the last client has gone.
     begin(agent, "late", "late")
     begin(agent, "alone", "late", share=1.0)

@@ -67,7 +67,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_a_command_goes_on_from_its_folder_on_two_workers(node: Node) -> None:
+def test_command_resumes_on_two_workers(node: Node) -> None:
     node.agent.start(part_of("a.1", 1.0, until=1, lr=0.1))
     reported = node.hear("a.1", Epoch)
     node.stop("a.1")
@@ -82,7 +82,7 @@ def test_a_command_goes_on_from_its_folder_on_two_workers(node: Node) -> None:
     assert not any(map(is_alive, pids))
 
 
-def test_workers_that_train_models_of_their_own_are_reported_of(node: Node) -> None:
+def test_separate_models_are_reported(node: Node) -> None:
     node.agent.start(part_of("b.1", 2.0, until=1, lr=0.1, trouble="alone"))
     failed = failure(node.hear("b.1"))
     assert failed.unsynced
@@ -96,9 +96,7 @@ signal.pause()  # the other one trains on
 """
 
 
-def test_workers_that_fail_over_each_others_files_train_models_of_their_own(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colliding_workers_are_separate_models(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (node.folder / "one_folder.py").write_text(ONE_FOLDER)
     command = {"train": "python one_folder.py {lr}", "reports": {"file": "metrics.jsonl"}}
     experiment = small_experiment(node.folder, **command)
@@ -126,7 +124,7 @@ with open("metrics.jsonl", "a") as log:
 
 
 @pytest.mark.parametrize(("gpus", "seen"), [({}, 3.0), ({"max": 1}, 0.0)])
-def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
+def test_one_gpu_command_lacks_torchrun_variables(
     node: Node, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], seen: float
 ) -> None:
     (node.folder / "plain.py").write_text(PLAIN)
@@ -144,7 +142,7 @@ def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
     assert report["metrics"]["loss"] == seen
 
 
-def test_nothing_is_left_of_a_command_when_its_zygote_dies(
+def test_zygote_death_ends_the_command(
     node: Node, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     node.agent.start(part_of("d.1", 1.0, until=1, lr=0.1))

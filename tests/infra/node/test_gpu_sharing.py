@@ -34,7 +34,7 @@ def two(programs: Path) -> Iterator[NodeGpus]:
     node.close()
 
 
-def test_a_worker_alone_sees_its_gpu_and_starts_no_mps(two: NodeGpus) -> None:
+def test_lone_worker_starts_no_mps(two: NodeGpus) -> None:
     assert two.are_real
     assert two.environment((1,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
     assert two.check() == []
@@ -60,7 +60,7 @@ def test_all_workers_of_a_machine_know_where_to_meet(two: NodeGpus, programs: Pa
     assert "CLOUDTUNE_INPUT" not in two.environment((1,), 1.0)
 
 
-def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> None:
+def test_time_slicing_without_mps_is_noticed(programs: Path) -> None:
     node = NodeGpus(2)
     assert node.notice == ""
     assert node.environment((0,), 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
@@ -68,7 +68,7 @@ def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> Non
     node.close()
 
 
-def test_on_a_machine_with_fewer_gpus_they_are_numbers_only(programs: Path) -> None:
+def test_excess_gpus_are_numbers(programs: Path) -> None:
     node = NodeGpus(4)
     assert not node.are_real
     assert node.environment((3,), 0.5) == {"CUDA_VISIBLE_DEVICES": ""}

@@ -120,7 +120,7 @@ def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Mac
     assert gpus() == ()
 
 
-def test_a_packed_client_gets_its_share_of_threads_and_memory(mps: MpsDaemons, short: Path) -> None:
+def test_packed_client_gets_its_share(mps: MpsDaemons, short: Path) -> None:
     third = mps.environment(1, 1 / 3)
     assert third == {
         "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
@@ -161,7 +161,7 @@ def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) 
     assert mps.environment(1, 0.5)["CUDA_MPS_PIPE_DIRECTORY"] == str(short / "m1")
 
 
-def test_a_daemon_that_died_is_replaced_and_its_server_ended(mps: MpsDaemons, short: Path) -> None:
+def test_dead_mps_daemon_is_replaced(mps: MpsDaemons, short: Path) -> None:
     with Client(mps.environment(0, 0.5)):
         server = until_served(short, 0)
         assert mps.check() == []
@@ -171,7 +171,7 @@ def test_a_daemon_that_died_is_replaced_and_its_server_ended(mps: MpsDaemons, sh
         assert is_running(daemon_of(short, 0))
 
 
-def test_a_daemon_that_hangs_is_killed_by_its_own_pid(mps: MpsDaemons, short: Path) -> None:
+def test_hanging_mps_daemon_is_killed(mps: MpsDaemons, short: Path) -> None:
     before = daemon_of(short, 0)
     (short / "m0" / "hang").touch()
     assert mps.check() == [0]
@@ -209,7 +209,7 @@ def test_a_pid_that_is_another_s_is_left_alone(machine: Machine, short: Path) ->
     daemons.stop()
 
 
-def test_without_mps_a_gpu_is_time_sliced_with_one_notice(
+def test_time_slicing_is_noticed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -236,7 +236,7 @@ def test_a_folder_with_a_long_name_is_not_used(machine: Machine, tmp_path: Path)
 @pytest.mark.gpu
 @pytest.mark.skipif(not gpus(), reason="this machine has no NVIDIA GPU")
 @pytest.mark.skipif(not shutil.which("nvidia-cuda-mps-control"), reason="MPS is not installed")
-def test_two_processes_train_side_by_side_on_a_real_gpu(short: Path) -> None:
+def test_processes_share_a_real_gpu(short: Path) -> None:
     code = "import torch; x = torch.ones(8, device='cuda'); print(int(x.sum())); input()"
     daemons = MpsDaemons(short, gpus()[:1])
     assert daemons.notice == ""

@@ -221,7 +221,7 @@ printf() {
 """
 
 
-def test_a_clock_that_is_set_back_extends_no_first_lease(tmp_path: Path) -> None:
+def test_clock_set_back_extends_no_lease(tmp_path: Path) -> None:
     assert first(tmp_path, lease.POWER_OFF_SECONDS + 3.0, before=SET_BACK) == ["-P +1", "-P now"]
 
 

@@ -85,7 +85,7 @@ def test_a_container_s_quota_counts(machine: Path, monkeypatch: pytest.MonkeyPat
     assert local.cores() == 1
 
 
-def test_its_name_has_its_gpus_so_profiles_do_not_mix(machine: Path) -> None:
+def test_machine_name_has_its_gpus(machine: Path) -> None:
     write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
     result = this_machine()
     assert (result.name, result.gpus, result.gpu) == ("local-2x-a10g", 2, "a10g")

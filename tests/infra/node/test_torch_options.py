@@ -93,7 +93,7 @@ def test_a_step_may_skip_or_reuse_what_it_names(node: Node, kind: str, option: s
         ("twice", {"find_unused_parameters": True}, "static_graph"),
     ],
 )
-def test_else_it_is_reported_in_a_line_what_to_write(
+def test_missing_torch_option_gets_advice(
     node: Node, kind: str, wrong: dict[str, bool], option: str
 ) -> None:
     node.agent.start(part_of(f"wrong-{kind}.1", 2.0, until=2, kind=kind, options=wrong))
@@ -102,7 +102,7 @@ def test_else_it_is_reported_in_a_line_what_to_write(
     assert not failed.peer
 
 
-def test_mixed_precision_keeps_its_scale_through_a_change_of_width(node: Node) -> None:
+def test_mixed_precision_scale_survives_resizing(node: Node) -> None:
     """The scale doubles after three steps without an overflow, of four in an epoch."""
     given: dict[str, Any] = {"kind": "amp", "options": {"find_unused_parameters": True}}
     node.agent.start(part_of("alone.1", 1.0, until=3, **given))

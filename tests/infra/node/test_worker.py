@@ -19,7 +19,7 @@ def raised(error: BaseException, source: BaseException | None = None) -> BaseExc
     return caught.value
 
 
-def test_an_error_is_reported_by_its_line_and_its_traceback() -> None:
+def test_worker_error_has_line_and_traceback() -> None:
     failure = describe_failure(raised(ValueError("bad luck")), world_size=1)
     assert failure.error == "ValueError: bad luck"
     assert "test_worker.py" in failure.traceback

@@ -154,7 +154,7 @@ apart|gpu:a100:8|64|500000|8:00:00|idle|n5
 """
 
 
-def test_fleets_of_overlapping_partitions_have_no_more_instances_than_nodes(
+def test_overlapping_partitions_share_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
@@ -198,7 +198,7 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     assert make_plan(free, Limits()).plan.estimate.seconds < 600
 
 
-def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
+def test_slurm_wait_ends_at_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
     """From half an hour on the node is reserved for somebody else."""
     (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
     begin = f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(time.time() + 1800))}"
@@ -256,13 +256,13 @@ def test_a_job_ends_with_its_lease_or_its_partition() -> None:
     assert time_options(end, 600.0)[0] == "--time=10"
 
 
-def test_a_job_that_starts_after_its_lease_ends_at_once(tmp_path: Path) -> None:
+def test_late_slurm_job_ends_at_once(tmp_path: Path) -> None:
     past = time.time() - 5.0
     calls, instance = submit(tmp_path, f"{first_lease(past, past)}sleep 60")
     wait_for(lambda: state(calls, instance) == "terminated")
 
 
-def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
+def test_unanswered_submission_may_exist() -> None:
     calls = SlurmCalls()
     assert not calls.is_definite(SlurmError("Unable to contact slurm controller"))
     refused = SlurmError("Batch job submission failed: Invalid account or account/partition")

@@ -95,7 +95,7 @@ def wide_job(allowance: Allowance) -> PlanRequest:
 
 
 @pytest.mark.parametrize("reacts", [False, True])
-def test_jobs_with_too_many_plans_to_judge_one_by_one(reacts: bool) -> None:
+def test_large_jobs_are_judged_together(reacts: bool) -> None:
     free = wide_job(Allowance())
     choices = present(every_choice(free, 10_000))
     plans = [price(free, choice, "every") for choice in choices]

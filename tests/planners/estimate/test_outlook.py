@@ -174,7 +174,7 @@ def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
 HOURLY: dict[str, Any] = {"usd_per_hour": 0.0, "interruptions_per_hour": 1.0, "market": "spot"}
 
 
-def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
+def test_wide_trial_fails_with_any_instance() -> None:
     epochs = {4.0: 60.0, 8.0: 60.0}
     narrow, wide = (rented(gpus=gpus, epoch=epochs, **HOURLY) for gpus in (8, 4))
     late = []
@@ -202,7 +202,7 @@ def test_a_plan_on_spot_waits_for_its_pool(there: float, outage: float) -> None:
     assert (np.abs(late) < 1e-6).mean() == pytest.approx(there * math.exp(-3620 / 3600), abs=0.02)
 
 
-def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
+def test_pool_behaviour_is_drawn_by_sample() -> None:
     rentable = rented(epoch={4.0: 60.0}, **HOURLY)
     ways = (SpotBehaviour(0.0), SpotBehaviour(60.0))
     asked, plan = alone(replace(rentable, behaviours=ways), epochs=60)
@@ -248,7 +248,7 @@ def uncertain(**limits: float) -> PlanRequest:
     return setting.request(Limits(**limits))
 
 
-def test_a_plan_that_is_sure_anyway_is_the_planners_own() -> None:
+def test_sure_plan_is_unchanged() -> None:
     asked, planner = uncertain(deadline=3000.0, budget=100.0), Counted()
     plan, result = quantile_plan(planner, asked, 0.95)
     assert plan == ExactPlanner().plan(asked)

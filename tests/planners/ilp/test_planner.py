@@ -178,7 +178,7 @@ def job(
     return PlanRequest(halving(2**stages, stages), (one,), allowance or Allowance(), most)
 
 
-def test_a_problem_too_big_is_refused_before_it_is_built() -> None:
+def test_oversized_problem_is_refused_early() -> None:
     with pytest.raises(UsageError, match=r"480 arcs .* takes 400 at most; use --planner exact"):
         IlpPlanner(max_arcs=400).plan(job(stages=3))
 
@@ -209,7 +209,7 @@ def best_dollars(request: PlanRequest) -> float:
     return plan.dollars
 
 
-def test_a_search_cut_before_it_found_anything_is_no_proof() -> None:
+def test_early_cut_proves_nothing() -> None:
     with pytest.raises(UsageError, match=r"cut short \(rounds: 300, nodes: 0\)"):
         IlpPlanner(nodes=0).plan(young())
 

@@ -200,7 +200,7 @@ def test_the_direction_counts() -> None:
     assert scores(histories, "max") == scores(upside, "min")
 
 
-def test_trust_begins_at_none_and_follows_what_came_of_it() -> None:
+def test_trust_follows_results() -> None:
     assert compute_trust(0, 0.0) == compute_trust(1, 1.0) == 0.0
     assert compute_trust(10, 0.9) > compute_trust(10, 0.6) > compute_trust(10, 0.0)
     assert compute_trust(60, 0.0) == compute_trust(60, -0.2) == 0.0, "chance earns none"

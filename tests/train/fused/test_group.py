@@ -192,7 +192,7 @@ def test_another_rate_counts_from_the_next_epoch_on() -> None:
     assert_equal(state, alone(mlp(), SGD(0.01), data[1:], before))
 
 
-def test_a_dropout_rate_and_its_chance_are_each_members_own() -> None:
+def test_members_have_own_dropout() -> None:
     def dropped(net: Any, batch: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = net(batch)
         return out

@@ -73,7 +73,7 @@ def test_other_numbers_deep_in_a_large_tensor_are_noticed() -> None:
     assert key(Images(large)) != key(Images(other))
 
 
-def test_what_cannot_be_compared_is_reported_and_may_be_named(tmp_path: Path) -> None:
+def test_incomparable_datasets_are_reported(tmp_path: Path) -> None:
     with (tmp_path / "data").open("w+b") as file:
         data = Images(np.arange(10), transform=file)
         with pytest.raises(UnknownDataError, match=r"compared with others' .*an open file"):
@@ -92,7 +92,7 @@ data = Mine()
 """
 
 
-def test_programs_that_each_define_their_dataset_have_the_same_one() -> None:
+def test_equal_datasets_share_a_fingerprint() -> None:
     """As where trials are commands: cloudpickle has another number for a class in each process."""
 
     def tell(program: str, channel: Any) -> None:

@@ -143,7 +143,7 @@ def test_aws_is_all_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert kept.charges.per_instance_hour == 0.5
 
 
-def test_the_image_is_of_the_newest_ubuntu_that_there_is(
+def test_image_has_newest_ubuntu(
     account: EmulatorControl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stand-in has 22.04 and 24.04, and 26.04 is out as well."""
@@ -165,7 +165,7 @@ def test_the_image_is_of_the_newest_ubuntu_that_there_is(
         assert supported_ubuntus(at) == versions
 
 
-def test_spot_p6_has_a_quota_that_is_found_by_its_name(
+def test_spot_p6_quota_is_found_by_name(
     account: EmulatorControl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     account.add({"kind": "quota", "type": "p6*", "market": "spot", "vcpus": 0})

@@ -105,9 +105,7 @@ def test_requests_and_transfer_are_charged(
     assert read_charges(renting(tmp_path, train="s3://near/sets")).usd_per_launch == 1.0
 
 
-def test_a_folder_of_the_laptop_goes_into_the_runs_bucket(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_laptop_folder_goes_to_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     called(capsys, "aws", "setup", "--yes").succeeded()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.gz").write_bytes(b"not zipped")
