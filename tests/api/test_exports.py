@@ -146,7 +146,7 @@ def test_parameters_of_several_kinds_are_text_in_parquet(folder: Path) -> None:
     assert set(actual["config/decay"].dropna()) == {"none", "3", "0.5"}
 
 
-def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
+def test_tensorboard_shows_metrics_and_configurations(
     folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -205,7 +205,7 @@ def test_in_wandb(folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
-def test_what_is_not_installed_is_reported_with_its_extra(
+def test_missing_package_names_its_extra(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None)

@@ -71,14 +71,14 @@ CONFIG = {"lr": 0.5, "layers": 1, "units.0": 9.7, "dropout": 0.3, "batch": 32, "
     ("function", "config", "values"),
     [(objective, CONFIG, [0.0, 0.5, 1.0]), (returns, {"x": 0.5}, [0.25])],
 )
-def test_a_trial_reports_each_epoch_or_what_it_returns(
+def test_trial_reports_epochs_or_result(
     function: Any, config: dict[str, Any], values: list[float]
 ) -> None:
     result = reports_of(function, config, epochs=len(values))
     assert [(item.epoch, item.metrics["value"]) for item in result] == [*enumerate(values, start=1)]
 
 
-def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
+def test_stopped_trials_should_be_pruned() -> None:
     result: list[EpochReport] = []
     asked: list[bool] = []
 
@@ -153,7 +153,7 @@ def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert result.metrics == {"value": 0.25}
 
 
-def test_what_is_missing_is_reported_before_anything_is_rented() -> None:
+def test_missing_names_are_refused_before_renting() -> None:
     with pytest.raises(UsageError, match="epochs="):
         cloudtune.optimize(objective, n_trials=5)
     with pytest.raises(UsageError, match="suggests nothing"):

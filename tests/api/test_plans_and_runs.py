@@ -72,7 +72,7 @@ def test_a_plan_is_that_of_the_command(bench: Bench, monkeypatch: pytest.MonkeyP
     assert bench.nothing_launched()
 
 
-def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
+def test_experiment_is_file_mapping_or_itself(bench: Bench) -> None:
     path = bench.ready()
     fields = {**FIELDS, "train": "train.py:train"}
     by_file = cloudtune.plan(path, **LIMITS)
@@ -215,7 +215,7 @@ def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.Monk
     assert cloudtune.run(path, **LIMITS, yes=True, progress=False).ended == "done"
 
 
-def test_an_unconfirmed_clean_up_raises_and_keeps_the_result(
+def test_unconfirmed_clean_up_keeps_the_result(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = bench.ready()

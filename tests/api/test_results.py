@@ -146,7 +146,7 @@ def test_result_page_equals_report(
         result.to_html(home / "no" / "r.html")
 
 
-def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
+def test_new_run_has_no_curves(home: Path) -> None:
     keep(home, "digits-2", SETTING.job(PLAN), play(SETTING, PLAN).entries[:1])
     with pytest.raises(UsageError, match="nothing to plot yet: run digits-2"):
         cloudtune.load_run("digits-2").plot_metric()

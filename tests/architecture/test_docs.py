@@ -71,7 +71,7 @@ def test_the_reference_is_what_make_docs_would_write() -> None:
     assert reference.PAGE.read_text("utf-8") == reference.page(), "run `make docs`"
 
 
-def test_a_name_without_a_sentence_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undocumented_names_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(menu, "STRATEGIES", (*menu.STRATEGIES, "made-up"))
     with pytest.raises(SystemExit, match=r"reference_words.py, NAMES\['strategy'\].*made-up"):
         reference.page()
@@ -108,7 +108,7 @@ def test_each_row_of_the_papers_has_a_test() -> None:
                 assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
 
 
-def test_the_readme_is_short_and_shows_the_commands_screen() -> None:
+def test_readme_shows_the_real_screen() -> None:
     shown = screen.screen("examples/smudged/experiment.yaml")
     assert len(README.splitlines()) <= 120
     assert len(shown.splitlines()) <= 16
@@ -185,14 +185,14 @@ def recipes() -> dict[str, list[str]]:
     return result
 
 
-def test_there_is_a_list_for_each_thing_to_add() -> None:
+def test_every_addition_has_a_list() -> None:
     assert list(recipes()) == [
         *("A strategy", "An allocator", "A planner", "A cloud", "An event", "A command")
     ]
 
 
 @pytest.mark.parametrize("what", list(recipes()))
-def test_the_files_of_a_list_are_as_it_says(what: str) -> None:
+def test_lists_name_existing_files(what: str) -> None:
     for item in recipes()[what]:
         assert item.startswith("`"), f"no file comes first: {item}"
         paths = _PATH.findall(item)
@@ -333,7 +333,7 @@ def test_every_page_that_the_code_names_is_there() -> None:
 OF_OTHER_SERVICES = {"BeEntered", "Keep", "List"}
 
 
-def test_the_permissions_for_aws_are_those_that_are_used() -> None:
+def test_documented_aws_permissions_are_used() -> None:
     place = Place("123456789012", "us-east-1")
     statements = head(place)["Statement"]
     policy = {"Statement": [it for it in statements if it["Sid"] not in OF_OTHER_SERVICES]}

@@ -90,7 +90,7 @@ def test_every_data_file_is_installed() -> None:
         assert data == {path for pattern in patterns for path in folder.glob(pattern)}
 
 
-def test_every_package_says_in_a_sentence_what_it_is() -> None:
+def test_packages_have_one_sentence() -> None:
     said = {item: ast.get_docstring(tree_of(folder_of(item) / "__init__.py")) for item in PACKAGES}
     unsaid = {name for name, text in said.items() if not re.fullmatch(r"[^\n]+\.", text or "")}
     assert unsaid - {"cloudtune"} == set()  # which says how scripts use it
@@ -202,7 +202,7 @@ SAME_NAMES = {
 """Names that two public classes have, each with the reason."""
 
 
-def test_no_other_name_of_a_class_is_used_twice() -> None:
+def test_class_names_are_unique() -> None:
     names = Counter(
         node.name
         for path in SOURCES
@@ -220,7 +220,7 @@ def long_classes(path: Path) -> Iterator[str]:
                 yield f"{name_of(path)}:{node.name}"
 
 
-def test_a_new_event_breaks_the_type_check_where_unhandled() -> None:
+def test_new_event_breaks_the_type_check() -> None:
     """A screen may tell of some events only; who acts on events or commands handles them all."""
     result = [
         (name_of(path), node)

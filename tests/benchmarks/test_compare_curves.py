@@ -89,7 +89,7 @@ def test_mistakes_in_a_table(tmp_path: Path, header: str, row: str, message: str
     assert message in refused(tmp_path, row, header=header)
 
 
-def test_a_configuration_without_rows_diverged_in_its_first_epoch(tmp_path: Path) -> None:
+def test_configuration_without_rows_diverged(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1", "a,2,0.2", configs="config,lr\na,0.1\nb,0.9\n")
     assert curves.curves[0] == Curve("a", (0.1, 0.2), 2, {"lr": 0.1})
     assert curves.curves[1].metrics == pytest.approx((NAN,), nan_ok=True)

@@ -93,7 +93,7 @@ def played(
     return plan, run
 
 
-def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:
+def test_bound_is_the_cheapest_hours() -> None:
     """Three epochs of spot's at $1 fit; the fourth is bought on demand at $4, at double speed."""
     spot = Source(1.0, (Priced(0, 3, 1, 3600.0), Priced(3, 9, 0, 3600.0)))
     dear = Source(2.0, (Priced(0, 9, UNLIMITED, 4 * 3600.0),))

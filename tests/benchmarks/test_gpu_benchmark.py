@@ -73,7 +73,7 @@ def test_mps_by_its_manual_is_recognized(mps: Callable[[str], Findings]) -> None
     assert result.facts["fallback_takes_turns"] is True
 
 
-def test_a_step_runs_alone_and_fails_where_something_differs(
+def test_step_fails_where_something_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"

@@ -46,7 +46,7 @@ def test_long_run_equals_its_cell(ground: Ground, variant: Variant) -> None:
     assert read >= 3
 
 
-def test_a_variant_is_chosen_and_judged_on_different_halves() -> None:
+def test_variant_is_judged_on_other_half() -> None:
     regrets = pd.DataFrame(
         [[0.1, 0.9, 0.1, 0.9], [0.8, 0.2, 0.8, 0.2]], index=["good on even", "good on odd"]
     )

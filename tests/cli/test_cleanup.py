@@ -92,7 +92,7 @@ def test_gc_collects_expired_head(
     assert sum(actual.orphan for actual in cleanup.look(cast("Any", cloud))) == doomed
 
 
-def test_what_is_left_of_a_head_is_named_first(
+def test_gc_names_heads_first(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "runs" / "r1"

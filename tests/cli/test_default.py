@@ -94,7 +94,7 @@ def read(command: Command, tmp_path: Path) -> Command:
     return command
 
 
-def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_path: Path) -> None:
+def test_unresumable_trials_stay_in_place(read: Command, tmp_path: Path) -> None:
     plan = planned(read, *BOTH)
     assert plan["strategy"] == "asha-stopping"
     assert "resume from no checkpoints" in plan["chosen"]
@@ -135,14 +135,14 @@ def moves(read: Command) -> int:
     return int(account["restarts"]) + int(account["resizes"])
 
 
-def test_a_plan_says_that_a_paused_trial_begins_again(read: Command) -> None:
+def test_plan_warns_of_restarted_trials(read: Command) -> None:
     paused = read("plan", "experiment.yaml", *BOTH, "--strategy", "asha")
     assert "asha pauses trials: each begins again" in " ".join(paused.out.split())
     stays = read("plan", "experiment.yaml", *BOTH)
     assert "begins again" not in stays.out
 
 
-def test_commands_start_on_the_cores_that_emulated_machines_share(
+def test_emulated_commands_share_cores(
     read: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = profile(tmp_path / "train.py", "g4dn.12xlarge", start=60.0)
@@ -199,7 +199,7 @@ def test_larger_machines_spend_what_cheap_ones_leave(command: Command) -> None:
     assert fleet["instance_type"] == "g4dn.xlarge"
 
 
-def test_limits_below_one_training_say_how_far_it_gets(command: Command) -> None:
+def test_limits_below_a_training_say_reach(command: Command) -> None:
     options = ("--deadline", "2m", "--budget", "$2")
     plan = planned(command, *options)
     assert 1 <= plan["plan"]["forecast"]["epochs"]["p50"] < 16

@@ -55,7 +55,7 @@ def test_its_plan_keeps_both_limits(called: Called, monkeypatch: pytest.MonkeyPa
     assert half["trials"]["p50"] < 0.8 * ours["trials"]["p50"]
 
 
-def test_fixed_work_is_cheaper_than_on_a_fixed_cluster(called: Called) -> None:
+def test_demo_beats_a_fixed_cluster(called: Called) -> None:
     fixed = ("plan", str(FOLDER / "experiment.yaml"), "--objective", "cost", "--trials", "18")
     plan = json.loads(called(*fixed, "-o", "json"))
     assert cost_ratios(plan)["best static cluster"] > 1.1

@@ -54,7 +54,7 @@ def test_the_shell_completes_the_strategies_of_the_menu() -> None:
 
 
 @pytest.mark.parametrize("name", cli.commands)
-def test_a_commands_stand_in_says_what_the_command_says(name: str) -> None:
+def test_deferred_command_has_same_help(name: str) -> None:
     entry = cli.commands[name]
     command = entry.load() if isinstance(entry, Deferred) else entry
     assert (command.name, command.hidden) == (name, entry.hidden)

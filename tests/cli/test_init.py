@@ -281,7 +281,7 @@ options:
 
 
 @pytest.mark.parametrize("text", [FIRE, TYRO, PLAIN], ids=["fire", "tyro", "text"])
-def test_help_is_read_where_a_parser_cannot_be_asked(text: str) -> None:
+def test_help_is_read_without_a_parser(text: str) -> None:
     """As printed by fire 0.7.1, tyro 1.0.17 and argparse."""
     options = {option.name: option for option in read_help("", text).options}
     assert options["lr"].default == 0.1
@@ -391,7 +391,7 @@ def test_a_program_without_help_is_written_by_hand(bench: Bench) -> None:
     done.refused("AssertionError: NAME=VALUE", "train: python main.py --NAME={NAME}")
 
 
-def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
+def test_traceback_has_program_lines_alone(bench: Bench) -> None:
     program = "import json\ndef read(text):\n    json.loads(text)\nread('{\\n')"
     (bench.folder / "main.py").write_text(f"import argparse\n{program}\n")
     done = bench.here("init", bench.folder / "main.py")
@@ -446,9 +446,7 @@ def test_project_has_files_of_its_parts(bench: Bench, monkeypatch: pytest.Monkey
     assert draft_script(Path("scripts/main.py"), show=print).metric == "val_acc"
 
 
-def test_modules_on_ones_own_path_are_found_elsewhere_too(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_on_pythonpath_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     (bench.folder / "nets").mkdir()
     (bench.folder / "nets/deep.py").touch()
     program = PROGRAM.replace("import argparse", "import argparse, deep")
@@ -498,7 +496,7 @@ def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
 
 
-def test_a_mean_of_an_epoch_comes_before_a_batch() -> None:
+def test_epoch_mean_comes_before_batch() -> None:
     """As Lightning names them."""
     names = ["valid_loss_step", "valid_loss_epoch", "train_loss_epoch", "episodic_return"]
     assert sorted(names, key=rank)[:2] == ["valid_loss_epoch", "valid_loss_step"]
@@ -604,7 +602,7 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     assert (experiment.checkpoints.folder, experiment.can_resume) == ("out", True)
 
 
-def test_a_folder_that_an_option_names_may_have_digits(bench: Bench) -> None:
+def test_option_folder_may_have_digits(bench: Bench) -> None:
     saves = "Path(options.ckpt_dir, str(epoch)).mkdir(parents=True)"
     saves += "; Path(options.ckpt_dir, str(epoch), 'x.pt').touch(); print(f'val loss {epoch}')"
     program = (PROGRAM % saves).replace(
@@ -708,7 +706,7 @@ def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
     assert {it.name for it in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
 
-def test_an_option_that_no_text_turns_off_is_named(bench: Bench) -> None:
+def test_options_without_off_are_named(bench: Bench) -> None:
     bools = "options = parser.parse_args()"
     added = f'parser.add_argument("--amp", type=bool, default=False)\n{bools}'
     path = drafted(bench, (PROGRAM % "print('val acc', acc)").replace(bools, added))

@@ -111,7 +111,7 @@ def test_a_program_is_told_which_provider_it_gets(
     assert {job.limits.deadline for job in simulated} == {1200}
 
 
-def test_a_plan_names_the_provider_that_it_is_for(path: Path, bench: Bench) -> None:
+def test_plan_names_its_provider(path: Path, bench: Bench) -> None:
     """Without it `run` would ask, and an answer might take other limits."""
     shown = bench.here("plan", path, *FEW[:-1]).out
     assert "--provider emulated" in " ".join(shown.partition("run it")[2].split())

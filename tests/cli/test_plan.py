@@ -38,7 +38,7 @@ from tests.infra.heads.test_launch import REMOTE
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "experiment.yaml"
 
 
-def test_everything_that_a_person_wants_to_know_before_paying(command: Command) -> None:
+def test_plan_says_everything_before_paying(command: Command) -> None:
     said = command("plan", "experiment.yaml", "--deadline", "30m", "--budget", "$5")
     assert (said.code, said.err) == (0, "")
     for words in (
@@ -60,7 +60,7 @@ def changed(name: str, old: str, new: str) -> None:
     Path(name).write_text(text.replace(old, new))
 
 
-def test_a_plan_of_one_fixed_cluster_costs_the_same(command: Command) -> None:
+def test_fixed_cluster_plan_costs_the_same(command: Command) -> None:
     changed("experiment.yaml", "trials: 16", "trials: 64")
     said = " ".join(command("plan", "experiment.yaml").out.split())
     row = said.partition("one fixed cluster ")[2].partition(" speed ")[0]
@@ -82,7 +82,7 @@ def test_many_small_types_are_counted(command: Command) -> None:
 ON_AN_EDGE = ("plan", "experiment.yaml", "--deadline", "277s", "--budget", "$5")
 
 
-def test_a_plan_near_a_limit_names_the_plan_beyond(command: Command) -> None:
+def test_plan_near_limit_names_the_next(command: Command) -> None:
     said = " ".join(command(*ON_AN_EDGE).out.split())
     beyond = command(*ON_AN_EDGE[:3], "263s", *ON_AN_EDGE[4:], "-o", "json").json
     dollars = beyond["plan"]["estimate"]["dollars"]
@@ -277,7 +277,7 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
         command(*words).refused("measure it with `cloudtune profile`")
 
 
-def test_a_plan_says_where_reports_within_epochs_would_pay(command: Command) -> None:
+def test_plan_suggests_reports_within_epochs(command: Command) -> None:
     """The test's profile has epochs of 9 s."""
     long = "of the deadline; a script that reports within epochs is compared there"
     said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "2m")
@@ -336,7 +336,7 @@ def test_a_damaged_plan(command: Command, tmp_path: Path) -> None:
         assert why in refused.err
 
 
-def test_sure_of_as_many_trials_as_the_limits_buy(command: Command, tmp_path: Path) -> None:
+def test_confidence_of_affordable_trials(command: Command, tmp_path: Path) -> None:
     base = ["plan", "experiment.yaml", "--objective", "trials", "--budget", "$0.6", "-o", "json"]
     bold, sure = command(*base), command(*base, "--confidence", "0.95")
     assert sure.code == 0, sure.err

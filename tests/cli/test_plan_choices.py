@@ -90,7 +90,7 @@ def test_a_plan_of_another_strategy_is_damaged(command: Command, tmp_path: Path)
     assert "isn't a number" in command("run", "plan.json").err
 
 
-def test_r6_a_point_of_the_front_can_be_saved(command: Command, tmp_path: Path) -> None:
+def test_r6_front_points_can_be_saved(command: Command, tmp_path: Path) -> None:
     asked = ("plan", "experiment.yaml", "--deadline", "2h", "--budget", "$9", "-o", "json")
     result = command(*asked).json
     points = result["front"]

@@ -81,7 +81,7 @@ def test_rm_removes_a_linked_run(bench: Bench, run: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "t00", "t00/epoch-00001"])
-def test_a_name_that_is_not_utf_8_is_removed(bench: Bench, run: Path, place: str) -> None:
+def test_rm_takes_names_beyond_utf_8(bench: Bench, run: Path, place: str) -> None:
     stored = bench.home / "storage" / run.name
     for folder in (stored / place, run):
         (folder / os.fsdecode(b"n\xff.pt")).touch(0o600)
@@ -93,7 +93,7 @@ def test_a_name_that_is_not_utf_8_is_removed(bench: Bench, run: Path, place: str
 
 
 @pytest.mark.parametrize("command", ["report", "export", "runs", "logs"])
-def test_a_name_that_is_not_utf_8_is_read(bench: Bench, simulated: list[Job], command: str) -> None:
+def test_names_beyond_utf_8_are_read(bench: Bench, simulated: list[Job], command: str) -> None:
     run = bench.ran()
     stored = bench.home / "storage" / run.name
     fill(stored)

@@ -70,14 +70,14 @@ def test_a_file_that_ray_cannot_name_is_refused(bench: Bench) -> None:
     assert not bench.machines()
 
 
-def test_a_plan_without_a_profile_says_what_is_assumed(bench: Bench) -> None:
+def test_plan_without_profile_names_assumptions(bench: Bench) -> None:
     said = " ".join(bench.here("plan", bench.experiment()).succeeded().out.split())
     assert (
         "never measured: an epoch is assumed to take 7.5s on a V100, off by a factor of 4" in said
     )
 
 
-def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> None:
+def test_infeasible_plan_names_nearest_plans(bench: Bench) -> None:
     path = bench.ready(trials=4, first=100, last=400)
     check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
     done = bench.here("plan", path, "--deadline", "30s", "-o", "json")
@@ -87,7 +87,7 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
     assert result["fastest"]["estimate"]["dollars"] > result["cheapest"]["estimate"]["dollars"]
 
 
-def test_a_plan_is_saved_and_must_fit_its_script(bench: Bench) -> None:
+def test_saved_plan_must_fit_its_script(bench: Bench) -> None:
     path = bench.ready()
     done = bench.here("plan", path, "--save", "p.json", "-o", "json").succeeded()
     assert done.json["plan"]["staged"]["gap"] == 0
@@ -132,7 +132,7 @@ def test_an_unconfirmed_clean_up_is_named(monkeypatch: pytest.MonkeyPatch, bench
     bench.here("run", path).refused("i-1, i-2", code=7)
 
 
-def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None:
+def test_example_ships_its_profile(bench: Bench) -> None:
     example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
     done = bench.here("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
     assert done.code == 0, done.err

@@ -41,7 +41,7 @@ def afresh(book: FleetBook) -> list[object]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([*CHANGES, "request"]))))
-def test_a_book_answers_as_if_it_looked_at_all(steps: list[tuple[int, str]]) -> None:
+def test_fleet_cache_equals_a_full_look(steps: list[tuple[int, str]]) -> None:
     book, offers = FleetBook(), (offer(), offer(1, name="p.1x"))
     for number, what in steps:
         if what == "request" or not book.rented:

@@ -125,7 +125,7 @@ class StrategyContract:
         number = int(best.trial[1:])
         assert best.metric == played.setting.reaches(number, best.epoch)
 
-    def test_no_number_ends_a_trial_and_holds_none_up(self, game: Setting) -> None:
+    def test_nan_ends_a_trial(self, game: Setting) -> None:
         def metric(number: int, epoch: int) -> float:
             diverges = number % 2 and (number + epoch) % 6 == 0
             return math.nan if diverges else level(number, epoch)

@@ -71,7 +71,7 @@ def table(lines: list[str], first: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line) for line in rows]
 
 
-def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
+def test_plan_figure_is_within_forecast() -> None:
     text = "\n".join(at_seconds(150))
     low, high = (format_clock(it) for it in (FORECAST.seconds.p5, FORECAST.seconds.p95))
     expected = format_clock(MIXED.estimate.seconds)
@@ -90,7 +90,7 @@ def test_replanned_run_has_no_range() -> None:
     assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in lines
 
 
-def test_a_better_epoch_that_was_not_saved_is_named() -> None:
+def test_better_unsaved_epoch_is_named() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
     policy.state.record.offer(BestResult("t00", 1, 0.57, None))
@@ -138,7 +138,7 @@ def test_panel_begins_with_best_trials() -> None:
     assert {row[4] for row in rows} == {"1/2", "1"}
 
 
-def test_instances_are_reported_from_the_request_to_the_return() -> None:
+def test_panel_follows_instances_to_return() -> None:
     states = [{row[2] for row in table(it, "instance") if row[2:]} for _, it in moments()]
     assert states[0] == {"asked for"}
     assert {"booting", "up", "returning"} <= set().union(*states)
@@ -162,7 +162,7 @@ def test_what_is_free_has_no_dollars() -> None:
     assert not [line for line in lines if "$" in line]
 
 
-def test_the_panel_fits_and_leaves_room_for_what_happens() -> None:
+def test_panel_leaves_room_for_events() -> None:
     numbers = itertools.count()
 
     def look(policy: RunPolicy, at: float) -> None:

@@ -72,7 +72,7 @@ def drawn_unit(figure: Figure) -> float:
 
 
 @pytest.mark.parametrize("charges", [Charges(), Charges(0.5, 0.01)])
-def test_the_bill_over_time_ends_at_the_reports_bill(charges: Charges) -> None:
+def test_page_bill_ends_at_report_bill(charges: Charges) -> None:
     setting = SETTING.but(charges=charges)
     plan = setting.plan(limits=Limits(deadline=105.0))
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
@@ -144,7 +144,7 @@ def evil() -> Report:
     return replace(report, job=replace(report.job, experiment=experiment))
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_escapes_text() -> None:
+def test_page_is_self_contained() -> None:
     class Reader(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
@@ -230,7 +230,7 @@ def test_without_plotly_its_extra_is_named(
         assert "needs plotly, which is not installed: pip install 'cloudtune[plots]'" in said.err
 
 
-def test_a_plan_and_a_simulated_run_are_pages_too(
+def test_plans_and_simulations_are_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))

@@ -30,7 +30,7 @@ def line(lines: list[str], begin: str) -> str:
     return result
 
 
-def test_a_piped_plan_takes_no_more_than_100_columns() -> None:
+def test_piped_plan_fits_100_columns() -> None:
     given = proposal()
     whole = piped(lambda out: show_all(out, given))
     assert whole == lines_of(given)

@@ -48,7 +48,7 @@ def test_starts_are_reported_by_width() -> None:
     assert started == {"1/2 GPU": 12, "1 GPU": 4}
 
 
-def test_a_stage_has_its_groups_and_its_cut_trials() -> None:
+def test_stage_shows_groups_and_cuts() -> None:
     lines = printed_run()
     second = next(line for line in lines if line.startswith("stage 2"))
     assert second == "stage 2: 4 trials to epoch 4, 2 GPUs each, on 1 x p9.big spot us-east-1a"
@@ -145,7 +145,7 @@ def progress(**shown: Any) -> list[str]:
     return [line for line in printed(show) if "stage 1/" in line]
 
 
-def test_what_is_only_asked_for_has_cost_nothing_yet() -> None:
+def test_requested_instance_costs_nothing() -> None:
     asked, launched = progress()
     assert "| $0.002 of $4.75 (" in asked, "by the hour"
     assert "0 instances rented, 5 asked for" in asked

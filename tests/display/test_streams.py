@@ -28,7 +28,7 @@ def test_a_reader_that_has_gone_is_no_error(pipe: tuple[int, int]) -> None:
     assert [out.write(b"two"), out.write(b"three")] == [3, 5]
 
 
-def test_a_reader_that_stands_still_holds_no_run_up(pipe: tuple[int, int]) -> None:
+def test_stalled_reader_delays_no_run(pipe: tuple[int, int]) -> None:
     out = Steady(pipe[1])
     began = time.monotonic()
     with never_waiting():

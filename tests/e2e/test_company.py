@@ -129,7 +129,7 @@ def company(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> I
         yield account
 
 
-def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
+def test_empty_laptop_gets_a_model(company: Outside) -> None:
     began = time.monotonic()
 
     def passed(what: str) -> None:

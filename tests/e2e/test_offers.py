@@ -73,7 +73,7 @@ def saved_plan(bench: Bench) -> Path:
 TYPES = ("g4dn.12xlarge", "g4dn.xlarge")
 
 
-def test_a_run_that_loses_its_spot_goes_on_elsewhere(bench: Bench) -> None:
+def test_run_survives_lost_spot(bench: Bench) -> None:
     process = bench.start("run", saved_plan(bench))
     wait_for(lambda: any(bench.home.glob("storage/*/t00/epoch-00003/manifest.json")))
     (first,) = bench.alive()

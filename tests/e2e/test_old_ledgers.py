@@ -57,7 +57,7 @@ def test_a_ledger_of_0_1_0_is_refused(bench: Bench, run: Path, arguments: str) -
     assert (run / "ledger.jsonl").read_bytes() == before
 
 
-def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> None:
+def test_old_leftovers_are_shown_and_returned(bench: Bench, run: Path) -> None:
     cloud = emulated_cloud(bench.emulator, "us-east-1", pace=None)
     tags = {RUN_TAG: "r1", INTENT_TAG: "i000"}
     request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}

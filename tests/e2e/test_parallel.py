@@ -68,7 +68,7 @@ def experiment(bench: Bench) -> Path:
     return path
 
 
-def test_a_trial_goes_from_ddp_to_fsdp_and_back(bench: Bench, experiment: Path) -> None:
+def test_trial_changes_ddp_to_fsdp(bench: Bench, experiment: Path) -> None:
     bench("profile", experiment, "--parallel", "ddp,fsdp", "--epochs", 2).succeeded()
     planned = bench.here("plan", experiment, "-v")
     assert "local-4x-cpu: trials on 2 GPUs by fsdp, 4 GPUs by ddp" in planned.out

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 LOSS = "value = abs(config['lr'] - 0.05) + config['n'] / 1000 / epoch"
 
 
-def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
+def test_killed_run_finds_same_winner(bench: Bench) -> None:
     path = bench.ready(LOSS, first=8, last=32)
     process = bench.start("run", path)
     wait_for(lambda: bench.recorded('"EpochDone"') > 0)
@@ -38,7 +38,7 @@ def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
     assert sorted(trial["epoch"] for trial in report["trials"]) == [8, 8, 16, 32]
 
 
-def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) -> None:
+def test_run_survives_a_moved_home(bench: Bench, tmp_path: Path) -> None:
     process = bench.start("run", bench.ready(LOSS + "; import time; time.sleep(0.2)", last=32))
     wait_for(lambda: bench.recorded('"EpochDone"') > 8)
     interrupt(process)
@@ -66,7 +66,7 @@ def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) ->
     assert (bench.home / "storage" / folder.name / "best").is_dir()
 
 
-def test_a_resumed_run_reads_what_it_goes_on_from(bench: Bench) -> None:
+def test_resumed_run_reads_its_checkpoints(bench: Bench) -> None:
     # A file so large that its checksum has a stamp, by which this run's own workers trust it.
     large = "os.truncate(os.open(folder + '/large', os.O_CREAT | os.O_WRONLY), 100_000_000)"
     path = bench.ready("import time; time.sleep(0.5)", trials=1, first=40, last=40)

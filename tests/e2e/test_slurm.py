@@ -166,7 +166,7 @@ def test_limits_and_winner_hold_and_nothing_is_left(
     bench.judge(fault.__name__, DEADLINE, GPU_HOURS, gpu_seconds)
 
 
-def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster) -> None:
+def test_missing_python_ends_the_run(bench: Bench, lab: SlurmCluster) -> None:
     path = ready(bench, lab)
     path.write_text(f"{path.read_text()}setup: {{python_path: /no/such/python}}\n")
     done = bench("run", path)

@@ -85,7 +85,7 @@ def longer(path: Path) -> Path:
     return longer
 
 
-def test_instances_end_themselves_though_ec2_may_not_end_them(bench: Bench) -> None:
+def test_leases_end_instances_without_ec2(bench: Bench) -> None:
     """And credentials that expire while all is given back cost no result."""
     path = bench.ready(trials=2)
     bench.refuse("TerminateInstances", "UnauthorizedOperation", times=None)
@@ -157,7 +157,7 @@ sys.exit(17)
 
 
 @pytest.mark.walk("three minutes until a head counts as dead")
-def test_a_program_outlives_a_dead_head_and_runs_again(bench: Bench) -> None:
+def test_program_survives_a_dead_head(bench: Bench) -> None:
     """One of two instances is frozen; the other ends itself, as its cluster is gone."""
     path = bench.ready("import time; time.sleep(0.3)", trials=2, first=2, last=4)
     (bench.folder / "twice.py").write_text(TWICE)

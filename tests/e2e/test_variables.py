@@ -82,7 +82,7 @@ def test_values_reach_trials_and_no_record(bench: Bench, experiment: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["run", "profile", "try"])
-def test_a_missing_one_is_named_before_anything_is_rented(
+def test_missing_variable_is_refused_before_renting(
     bench: Bench, experiment: Path, command: str
 ) -> None:
     missing = bench.here(command, experiment).refused("env: WANDB_API_KEY isn't set in this")

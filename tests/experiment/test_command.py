@@ -77,7 +77,7 @@ def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
         ("train.py: train", "'train.py: train' is not file.py:function"),
     ],
 )
-def test_a_wrong_command_is_refused_before_anything_is_rented(
+def test_wrong_command_is_refused_before_renting(
     wrong: Callable[..., str], train: str, message: str
 ) -> None:
     assert message in wrong(train=train)
@@ -168,7 +168,7 @@ def test_step_experiment_is_shown_in_steps() -> None:
     assert experiment.scale.span(2, 8) == "501-4,000"
 
 
-def test_the_port_of_mnist_that_changes_no_line_passes() -> None:
+def test_unchanged_mnist_port_passes() -> None:
     experiment = Experiment.load(PORT)
     experiment.check_train()
     assert experiment.train_file.name == "before.py"

@@ -276,7 +276,7 @@ def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
     assert "null byte" in refused(tmp_path / "a\0b")[0]
 
 
-def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> None:
+def test_yaml_bombs_are_refused(file: Path) -> None:
     levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     file.write_text("\n".join(["a0: &a0 [x]", *levels]))
     (line,) = refused(file)
@@ -330,7 +330,7 @@ def test_python_mistake_has_field_but_no_line() -> None:
     ]
 
 
-def test_an_instance_type_must_be_known_to_the_caller(file: Path) -> None:
+def test_unknown_instance_type_is_refused(file: Path) -> None:
     assert Experiment.load(file, known_instances=lambda _: ["g4dn.12xlarge"])
     file.write_text(DIGITS.replace("g4dn.12xlarge", "g4dn.12xlarg"))
     assert Experiment.load(file).cloud.instances == ("g4dn.12xlarg",)
@@ -368,7 +368,7 @@ def check(file: Path, source: str | bytes) -> str:
         "'\\d'\ndef train(config): ...",
     ],
 )
-def test_a_training_function_is_found_without_running_the_file(file: Path, source: str) -> None:
+def test_function_is_found_without_running(file: Path, source: str) -> None:
     assert check(file, source) == ""
 
 
@@ -393,7 +393,7 @@ def test_a_training_function_is_missing(file: Path, source: str | bytes, message
     assert message in check(file, source)
 
 
-def test_a_training_file_that_is_not_there_is_reported(file: Path) -> None:
+def test_missing_training_file_is_reported(file: Path) -> None:
     (file.parent / "trian.py").touch()
     with pytest.raises(ExperimentError) as error:
         Experiment.load(file).check_train()
@@ -471,7 +471,7 @@ def test_any_text_and_option(file: Path, options: dict[str, Any], at: int, text:
 
 @given(st.text(alphabet="ab:-[]{}&*!?|>%@`'\"#,~<=. \n\t\\01_x", max_size=40))
 @settings(fuzzing, max_examples=100)
-def test_any_yaml_like_text_is_refused_in_our_words(file: Path, text: str) -> None:
+def test_yaml_errors_have_our_words(file: Path, text: str) -> None:
     file.write_text(text)
     load_or_refuse(file)
 

@@ -106,13 +106,13 @@ def test_randint_leaves_the_upper_bound_out() -> None:
     assert set(drawn(RandInt(8, 11))) == {8, 9, 10}
 
 
-def test_qloguniform_gives_clean_multiples_and_each_doubling_its_share() -> None:
+def test_qloguniform_gives_doublings_equal_shares() -> None:
     values = drawn(QLogUniform(0.1, 102.4, 0.1))
     assert values == [round(value, 1) for value in values]
     assert sum(value < 3.2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 
 
-def test_grids_are_crossed_and_gone_through_first_one_fastest() -> None:
+def test_grids_are_crossed_first_fastest() -> None:
     space: dict[str, Domain] = {"a": Grid((1, 2)), "b": Grid(("x", "y", "z")), "c": Constant(0)}
     pairs = [(config["a"], config["b"]) for config in sample(space, 100, seed=0)]
     assert pairs == [(1, "x"), (2, "x"), (1, "y"), (2, "y"), (1, "z"), (2, "z")]
@@ -148,7 +148,7 @@ spaces = st.dictionaries(st.text(min_size=1, max_size=3), domains, min_size=1, m
 
 
 @given(spaces, domains, st.integers(1, 12), st.integers(0, 9))
-def test_a_later_parameter_and_more_trials_keep_earlier_draws(
+def test_added_parameters_keep_earlier_draws(
     space: dict[str, Domain], added: Domain, trials: int, seed: int
 ) -> None:
     before = sample(space, trials, seed)

@@ -84,7 +84,7 @@ def test_no_record_leads_to_the_kernel_or_init(pid: object, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("pid", [0, 1, -1])
-def test_none_is_in_a_group_that_can_be_none(pid: int) -> None:
+def test_empty_group_has_no_process(pid: int) -> None:
     group = ProcessGroup(pid, time.time())
     assert (group.members(), group.alive()) == ([], False)
 

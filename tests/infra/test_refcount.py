@@ -59,7 +59,7 @@ def recorded_pids(instances: Path) -> list[int]:
     return [record["pid"] for record in records if record["pid"] is not None]
 
 
-def test_an_emulator_outlives_overlapping_runs_and_machines_outlive_it(
+def test_emulator_outlives_overlapping_runs(
     tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     def opened() -> Cloud:

@@ -49,7 +49,7 @@ def test_every_port_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_page_counts_the_lines_that_each_port_changes(name: str) -> None:
+def test_page_counts_changed_lines(name: str) -> None:
     page = (ROOT / "docs" / "scripts.md").read_text("utf-8")
     added, removed = lines_changed(name)
     assert re.search(rf"\(\.\./examples/ports/{name}/.*\| \+{added} −{removed} \|", page)
@@ -61,7 +61,7 @@ def test_a_port_passes_the_look_at_its_names(name: str) -> None:
     experiment(name).check_train()
 
 
-def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
+def test_ray_loop_is_refused() -> None:
     asked = {"train": "before.py:train_func_per_worker"}
     old = Experiment.load(PORTS / "fashion_mnist" / "experiment.yaml", asked)
     with pytest.raises(ExperimentError) as caught:

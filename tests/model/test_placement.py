@@ -55,7 +55,7 @@ def test_shares_fill_the_fullest_gpu() -> None:
     assert place(0.9, 4, left) == (Slice("b", 0.9, 1),), "the lowest number that is free"
 
 
-def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+def test_f12_halves_share_a_gpu() -> None:
     left, result = {"a": Room(2)}, []
     while (placed := place(0.5, 2, left)) is not None:
         left["a"].take(placed[0])

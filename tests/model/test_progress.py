@@ -59,7 +59,7 @@ def test_dropped_trial_yields_its_place() -> None:
     assert record.best == results[1]
 
 
-def test_every_ending_has_an_exit_code_of_its_own() -> None:
+def test_endings_have_own_exit_codes() -> None:
     codes = {reason: reason.exit_code for reason in EndReason}
     assert codes[EndReason.DONE] == 0
     assert len(set(codes.values())) == len(EndReason)
@@ -78,7 +78,7 @@ CHANGES: tuple[Status, ...] = ("training", "at rung", "stopping")
         max_size=60,
     )
 )
-def test_counts_of_live_trials_match_a_pass_over_them(
+def test_live_counts_match_a_pass(
     steps: list[tuple[int, Literal["training", "at rung", "stopping", "over"], float]],
 ) -> None:
     live = LiveTrials()

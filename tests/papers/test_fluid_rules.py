@@ -79,7 +79,7 @@ def test_f05_repaired_always(heights: list[float], count: int, packed: int, wide
 
 
 @pytest.mark.parametrize("packed", [4, 8])
-def test_f05_published_may_exceed_the_bound_by_its_packing(packed: int) -> None:
+def test_f05_published_may_exceed_the_bound(packed: int) -> None:
     """Three trials on three GPUs, one a hair below its share: packed by c all the same."""
     heights = [1.0 + 1e-6, 1.0 - 1e-6, 1.0]
     widths = static_fluid(heights, 3, packed, 1, narrow=narrowest)

@@ -94,7 +94,7 @@ def test_h1_trials_are_compared_at_powers_of_eta(epoch: int) -> None:
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
 
 
-def test_h4_a_paused_trial_goes_on_with_its_atoms() -> None:
+def test_h4_paused_trial_keeps_its_atoms() -> None:
     """Three on eight GPUs: the second is paused again and again, and there is nothing new."""
     game = replace(ONE_BY_ONE, caps={}, limits=Limits(600.0), trials=3)
     played = play(game, by_name("hypersched", max_epochs=100, eta=2))
@@ -170,7 +170,7 @@ def _starts(command: object, session: str) -> bool:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_h8_h11_no_policy_takes_more_than_there_is(policy: str) -> None:
+def test_h8_h11_no_policy_overdraws(policy: str) -> None:
     """The policy checks at each event that no GPU is given twice."""
     game = replace(
         ONE_BY_ONE,

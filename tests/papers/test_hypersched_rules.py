@@ -42,7 +42,7 @@ def test_h13_overhead_follows_the_setups_as_they_come() -> None:
         assert overhead.seconds(view) == pytest.approx(expected)
 
 
-def test_before_an_epoch_something_starts_whatever_time_is_left() -> None:
+def test_first_start_ignores_remaining_time() -> None:
     admission = Admission(max_epochs=64, eta=4, atom=1.0, switches=Switches())
     view = cast("View", SimpleNamespace(setups=[], seconds_left=0.5))
     assert admission.admits(view)

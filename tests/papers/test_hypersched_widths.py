@@ -173,6 +173,6 @@ def test_h14_speed_is_interpolated_and_clamped() -> None:
     assert result == pytest.approx([1.0, 1.0, 1.870, 2.6455, 4.5095, 5.598, 5.598])
 
 
-def test_h17_where_less_is_better_the_least_is_best() -> None:
+def test_h17_least_metric_is_best() -> None:
     stand = Stand([trial("a", 0.1), trial("b", 0.9), trial("c", None)], mode="min")
     assert shares(stand, ready(policy="TOP_JOB")) == [6.0, 1.0, 1.0]

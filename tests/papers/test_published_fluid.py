@@ -65,11 +65,11 @@ def halved(game: theirs.Game) -> str:
     return theirs.line([trained[it.session] for it in events if isinstance(it, EpochDone)])
 
 
-def test_f04_groups_have_the_widths_of_the_published_code() -> None:
+def test_f04_widths_equal_published_code() -> None:
     assert [shares(seed) for seed in range(GROUPS)] == RECORDED[:GROUPS]
 
 
-def test_f19_f20_games_go_as_in_the_published_code() -> None:
+def test_f19_f20_games_equal_published_code() -> None:
     """Which trial trains its next epoch how wide, in order: 6,566 epochs."""
     ours = [halved(theirs.Game(seed)) for seed in range(GAMES)]
     assert ours == RECORDED[GROUPS:]

@@ -70,7 +70,7 @@ def deals(draw: st.DrawFn) -> Setting:
     max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(deal=deals())
-def test_se1_never_past_a_limit_and_everything_is_returned(deal: Setting) -> None:
+def test_se1_limits_hold_and_instances_return(deal: Setting) -> None:
     show = play(deal)
     seconds, dollars = show.bill()
     assert show.policy.ended
@@ -104,7 +104,7 @@ def replays(show: Played) -> None:
     longer=st.floats(1.0, 3.0),
     more=st.floats(1.0, 3.0),
 )
-def test_se2_more_time_or_money_never_means_fewer_trials(
+def test_se2_more_limits_keep_more_trials(
     *, scaling: dict[float, float], deadline: float, budget: float, longer: float, more: float
 ) -> None:
     deal = DEAL.but(profile=profile(scaling))
@@ -153,7 +153,7 @@ def test_se3_se4_late_run_widens() -> None:
     spread=st.sampled_from([0.0, 0.02]),
     seed=st.integers(0, 99),
 )
-def test_se5_the_winner_trains_in_full_if_one_can(
+def test_se5_winner_trains_in_full(
     *, scaling: dict[float, float], deadline: float, budget: float, spread: float, seed: int
 ) -> None:
     """With 5% of what is left in reserve, and epochs that vary by 2% at most."""
@@ -166,7 +166,7 @@ def test_se5_the_winner_trains_in_full_if_one_can(
     assert plan_of(show.policy).stages[-1].stage.end_epoch == 16
 
 
-def test_se5_the_winner_trains_in_full_without_a_reserve() -> None:
+def test_se5_winner_needs_no_reserve() -> None:
     """All, with 1.02 to 2.5 times what one trial's whole schedule takes.
 
     A plan leaves a twentieth of the limits; what is left for the last epochs may take that too.
@@ -188,7 +188,7 @@ def test_se5_the_winner_trains_in_full_without_a_reserve() -> None:
         assert show.furthest == 16, (seed, limits)
 
 
-def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
+def test_unfinishable_trial_trains_until_limits() -> None:
     show = play(DEAL.but(max_epochs=64, limits=Limits(700.0, 1.2)))
     assert len(show.policy.trials) == 1
     assert 8 <= show.furthest < 64

@@ -276,9 +276,7 @@ def test_open_run_without_types_is_refused(
     assert "quota spot p5: 0 vCPUs" in str(error.value)
 
 
-def test_a_named_type_needs_only_one_of_the_markets(
-    control: EmulatorControl, tmp_path: Path
-) -> None:
+def test_named_type_needs_one_market(control: EmulatorControl, tmp_path: Path) -> None:
     control.replace([no_quota("g*", "spot")])
     both = experiment(tmp_path)
     assert {market for _, market in runner.preflight(both).refused} == {"spot"}

@@ -64,7 +64,7 @@ def test_believed_prices_are_offered_and_dated() -> None:
     )
 
 
-def test_a_refused_price_is_the_tables_and_names_both() -> None:
+def test_refused_price_falls_to_table() -> None:
     moto = {"us-east-1a": 0.00001, "us-east-1b": 0.00001}
     prices = live_catalog(quotes({"g4dn.xlarge": 5.27}, {"g4dn.xlarge": moto}), MARKETS)
     assert prices.offer("g4dn.xlarge").usd_per_hour == T4.on_demand
@@ -134,7 +134,7 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     assert read_cache(tmp_path / "none.json", Quotes) is None
 
 
-def test_a_market_that_cannot_be_asked_is_the_tables() -> None:
+def test_unreadable_market_falls_to_table() -> None:
     result = Quotes("us-east-1", "", NOW, {}, {}, {"on-demand": "no way", "spot": "nor there"})
     prices = live_catalog(result, MARKETS, ("us-east-1a",))
     table = catalog("us-east-1", MARKETS, ("us-east-1a",))

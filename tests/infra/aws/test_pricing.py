@@ -54,7 +54,7 @@ def test_priced_types_are_on_demand() -> None:
     assert {offer.interruptions_per_hour for offer in offers} == {0.0}
 
 
-def test_there_is_one_offer_for_each_market_and_zone() -> None:
+def test_offers_have_one_market_and_zone() -> None:
     prices = pricing.catalog("us-east-1", pricing.MARKETS, ZONES)
     mine = [o for o in prices.offers if o.instance_type.name == "g4dn.xlarge"]
     assert [(o.market, o.zone) for o in mine] == [(m, z) for m in pricing.MARKETS for z in ZONES]
@@ -69,7 +69,7 @@ def test_ec2_bills_seconds_after_a_minute() -> None:
     assert offer.charge(60.2) == pytest.approx(3.912 * 61 / 3600)
 
 
-def test_prices_of_another_region_are_marked_a_stand_in() -> None:
+def test_other_regions_prices_are_marked() -> None:
     assert "used for" not in pricing.catalog("us-east-1").source
     abroad = pricing.catalog("eu-west-1", pricing.MARKETS)
     assert abroad.source.endswith("; used for eu-west-1, where prices differ")
@@ -128,7 +128,7 @@ def test_unusable_type_is_refused(name: str, why: str) -> None:
         pricing.catalog("us-east-1").matching((name,), ("on-demand",))
 
 
-def test_a_disk_and_an_address_cost_what_aws_says() -> None:
+def test_disk_and_address_have_aws_prices() -> None:
     assert pricing.added_usd_per_hour(720.0) == pytest.approx(0.08 + 0.005)
     assert pricing.added_usd_per_hour(100.0) == pytest.approx(0.0161, abs=1e-4)
     assert pricing.added_usd_per_hour(720.0, 0.0952) == pytest.approx(0.0952 + 0.005)

@@ -85,5 +85,5 @@ def test_without_credentials_the_message_is_of_them(tmp_path: Path) -> None:
         ("g4dn.xlarge", "spot", "spot g"),
     ],
 )
-def test_new_p_types_have_spot_quotas_of_their_own(name: str, market: str, quota: str) -> None:
+def test_new_p_types_have_own_quotas(name: str, market: str, quota: str) -> None:
     assert quota_name(pricing.instance_types()[name], market) == quota  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def config_of(head: RayHead) -> dict[str, Any]:
     return dict(json.loads((head.folder / "autoscaler.json").read_text()))
 
 
-def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
+def test_intents_have_type_market_zone(head: RayHead) -> None:
     head.want(SPOT)
     head.want(PLAIN)
     types = config_of(head)["available_node_types"]
@@ -215,7 +215,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_silent_machine_is_lost_when_ray_says_so() -> None:
+def test_ray_declares_silent_machines_lost() -> None:
     from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")

@@ -81,7 +81,7 @@ def bench(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sweep(made.ec2, made.run, made.journal, patience=20) == []
 
 
-def test_an_instances_output_can_be_had_after_its_end(
+def test_console_outlives_the_instance(
     bench: Bench, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     (instance,) = bench.launch(UserData="#!/bin/bash\necho ä; exec nosuchpython\n")

@@ -151,7 +151,7 @@ def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:
     assert len(booting()) == 3
 
 
-def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -> None:
+def test_unwatched_instance_bills_from_launch(tmp_path: Path) -> None:
     events: list[Event] = []
     began = instance(intent="i001", launched_at=3.0)
     watcher = watcher_of(tmp_path, events, lambda _: [began])

@@ -253,7 +253,7 @@ class Played:
         return {call[0] for call in self.calls if call[1] == "stop"}
 
 
-def test_ranks_follow_the_placement_and_a_nodes_are_together() -> None:
+def test_ranks_follow_the_placement() -> None:
     sharded = dataclasses.replace(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
     parts = split_session(sharded, keep_from=3)
     assert {(part.command.parallel, part.keep_from) for part in parts.values()} == {("fsdp", 3)}
@@ -285,7 +285,7 @@ def test_it_has_started_when_all_ranks_are_ready() -> None:
     ]
 
 
-def test_it_has_stopped_when_all_its_nodes_say_so() -> None:
+def test_session_stops_with_all_nodes() -> None:
     played = Played()
     played.session.stop()
     assert played.stopped == {"i-1", "i-2"}
@@ -307,7 +307,7 @@ def test_node_error_ends_session_everywhere() -> None:
     ]
 
 
-def test_a_node_that_goes_takes_the_session_with_it() -> None:
+def test_lost_node_loses_the_session() -> None:
     played = Played()
     played.session.note_lost("i-3", "not of it")
     assert not played.stopped

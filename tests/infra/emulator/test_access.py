@@ -94,7 +94,7 @@ def test_a_call_that_is_not_signed_is_refused(emulator: Emulator) -> None:
 
 @UNHARMED
 @pytest.mark.parametrize("service", ["s3", "sts", "iam"])
-def test_no_service_of_moto_answers_who_is_not_known(emulator: Emulator, service: str) -> None:
+def test_moto_services_refuse_strangers(emulator: Emulator, service: str) -> None:
     stranger = boto3.client(
         service,  # type: ignore[call-overload]
         region_name="us-east-1",
@@ -119,7 +119,7 @@ def test_credentials_of_others_are_refused(emulator: Emulator) -> None:
 
 
 @UNHARMED
-def test_a_signature_holds_for_one_body_and_fifteen_minutes(emulator: Emulator) -> None:
+def test_signature_expires_after_fifteen_minutes(emulator: Emulator) -> None:
     headers = signed(emulator.access)
     assert refused(emulator, headers, LAUNCH + "&DryRun=true") == "AuthFailure"
     lying = {**headers, "X-Amz-Content-SHA256": "0" * 64}

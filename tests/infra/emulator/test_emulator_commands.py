@@ -104,7 +104,7 @@ def test_without_one_every_command_says_so(tmp_path: Path, monkeypatch: pytest.M
         EmulatorControl(Access.create("http://127.0.0.1:9")).ping()
 
 
-def test_an_emulator_that_ends_in_mid_answer_answers_nothing() -> None:
+def test_dying_emulator_answers_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -154,7 +154,7 @@ def test_faults_replace_others_or_are_added(control: EmulatorControl, tmp_path: 
         control.replace([{"kind": "x"}])
 
 
-def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) -> None:
+def test_command_line_takes_faults(control: EmulatorControl) -> None:
     ask("faults", '{"kind": "capacity", "type": "g4dn.*", "market": "spot", "instances": 2}')
     ask("faults", "--add", '[{"kind": "quota", "market": "spot", "vcpus": 64}]')
     capacity, quota = control.faults()

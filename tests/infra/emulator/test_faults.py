@@ -293,7 +293,7 @@ def notice(emulator: Emulator, instance: str) -> str:
         return ""
 
 
-def test_spot_is_taken_back_after_a_notice_despite_leases(
+def test_spot_is_reclaimed_despite_leases(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     (instance,) = launch(ec2, UserData=LEASED, **market_request("spot", ""))
@@ -325,7 +325,7 @@ def test_a_dead_node_goes_on_running_and_billing(
     eventually(lambda: state(ec2, instance) == "terminated")
 
 
-def test_a_frozen_node_goes_on_thawed_and_ends_terminated(
+def test_frozen_node_thaws(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     thawed, frozen = launch(ec2, count=2)
@@ -384,7 +384,7 @@ def test_lease_end_terminates_instance(
     eventually(lambda: state(ec2, renewed) == "terminated")
 
 
-def test_a_halted_node_misses_the_end_of_its_lease(
+def test_halted_node_misses_its_lease_end(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}

@@ -70,7 +70,7 @@ def test_epoch_includes_core_time() -> None:
     assert (data["epoch_seconds"], data["seed"]) == (pytest.approx(0.5), 3)
 
 
-def test_an_emulated_profile_is_never_faster_than_this_machine() -> None:
+def test_emulated_profile_respects_this_machine() -> None:
     actual = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
     made = pacing.emulated_profile(actual, V100, 0.25)
     assert made.epoch[1.0].mean == pytest.approx(2.5)

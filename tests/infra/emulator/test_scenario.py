@@ -90,7 +90,7 @@ def test_a_mistake_gets_one_message_that_names_it(given_fault: object, message: 
         parse_fault(given_fault)
 
 
-def test_a_file_is_named_with_its_line_or_fault(tmp_path: Path) -> None:
+def test_fault_file_errors_have_lines(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     with pytest.raises(UsageError, match=r"faults\.json: can't be read: .*No such file"):
         read_faults(path)

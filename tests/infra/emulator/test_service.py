@@ -93,7 +93,7 @@ def test_filters_by_tag_state_and_token(ec2: EC2Client, eventually: Eventually) 
     assert found("client-token", "mine") == mine
 
 
-def test_a_token_is_replayed_until_its_instance_is_gone(ec2: EC2Client) -> None:
+def test_token_is_replayed_until_termination(ec2: EC2Client) -> None:
     first = launch(ec2, count=2, ClientToken="intent-1")
     assert launch(ec2, count=2, ClientToken="intent-1") == first
     with pytest.raises(ClientError) as caught:

@@ -188,7 +188,7 @@ def test_what_is_there_already_is_not_fetched(node: Node, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("disk", "is_used"), [("Amazon EC2 NVMe Instance Storage", True), ("EBS", False)]
 )
-def test_an_environment_is_unpacked_onto_the_instances_own_disk(
+def test_environment_is_on_instance_disk(
     *,
     node: Node,
     small: Built,
@@ -384,9 +384,7 @@ def test_a_head_refuses_a_package_with_other_bytes(
     assert not list(tmp_path.rglob("stolen.pth"))
 
 
-def test_a_head_installs_nothing_that_has_no_recorded_hash(
-    node: Node, index: Path, tmp_path: Path
-) -> None:
+def test_head_installs_only_hashed_packages(node: Node, index: Path, tmp_path: Path) -> None:
     lines = release.HASHES.read_text().splitlines()
     release.HASHES.write_text("\n".join(line for line in lines if "cmaes" not in line))
     code, console = installed(node, lay(str(tmp_path / "storage"), tmp_path / "opt"), index)
@@ -493,7 +491,7 @@ def test_a_head_installs_from_a_company_s_index(
     assert PASSWORD not in " ".join(console)
 
 
-def test_an_index_of_this_machine_alone_is_not_sent() -> None:
+def test_local_index_is_not_sent() -> None:
     there = "https://index.example.com/simple"
     assert index_variables({"PIP_INDEX_URL": "http://localhost:3141/root/pypi"}) == {}
     assert index_variables({"UV_DEFAULT_INDEX": f"ours={there}"})["PIP_INDEX_URL"] == there

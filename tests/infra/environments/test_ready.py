@@ -86,7 +86,7 @@ def test_without_the_section_a_python_is_looked_for(tmp_path: Path) -> None:
     assert ready(named, "s", tmp_path, print) == (asked, None)
 
 
-def test_instances_get_the_environment_that_their_controller_runs_in(
+def test_instances_get_the_controllers_environment(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a head that has made its own: its instances boot the same image."""
@@ -159,7 +159,7 @@ def test_debris_is_not_used(spec: Spec, tmp_path: Path, monkeypatch: pytest.Monk
     assert not half.place.exists()
 
 
-def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_path: Path) -> None:
+def test_missing_requirements_are_usage_errors(offline: Path, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("tiny>=2\n")
     wanted = make_spec(experiment(tmp_path, pip="requirements.txt"), tmp_path / "environments")
     with pytest.raises(UsageError) as refused:
@@ -178,7 +178,7 @@ def test_a_folder_that_cant_be_written_is_reported(offline: Path, tmp_path: Path
         build(wanted, print)
 
 
-def test_another_python_is_found_where_it_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_python_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     own = f"3.{sys.version_info.minor}"
     beside = sorted(Path(sys.base_prefix).parent.glob("3.1[1-9]*/bin/python3.1?"))
     others = [item for item in beside if item.name != f"python{own}"]

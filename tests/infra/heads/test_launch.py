@@ -55,7 +55,7 @@ def uploads() -> Iterator[_Uploads]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="instances upload with curl")
-def test_the_boot_is_uploaded_while_it_runs_and_fails(
+def test_failing_boot_is_uploaded(
     uploads: _Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot, "_SEND_SECONDS", 0.2)

@@ -86,7 +86,7 @@ class _Counted:
         monkeypatch.setattr(store, "read_rest", counted_read_from)
 
 
-def test_following_a_long_ledger_copies_each_byte_down_once(
+def test_following_copies_bytes_once(
     store: HeadStore, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
@@ -139,7 +139,7 @@ def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path:
     assert not (tmp_path / "up").exists()
 
 
-def test_what_a_head_is_given_is_read_as_written(store: HeadStore) -> None:
+def test_head_order_survives_storage(store: HeadStore) -> None:
     data = gzip.compress(b"code")
     store.write(PARCEL, data)
     assert store.read(PARCEL) == data

@@ -250,7 +250,7 @@ def test_no_hang(node: Node, eventually: Callable[[Callable[[], object]], None])
     assert "SIGKILL" in str(node.hear("hangs.1"))
 
 
-def test_packed_trials_share_a_gpu_and_the_next_waits(node: Node) -> None:
+def test_packed_trials_share_a_gpu(node: Node) -> None:
     for name, gpu in (("p.1", 1), ("q.1", 1), ("r.1", 0), ("s.1", 0)):
         node.agent.start(part_of(name, 0.5, until=1, gpu=gpu))
     node.agent.start(part_of("w.1", 1.0, until=1))
@@ -298,7 +298,7 @@ def test_unacknowledged_reports_are_repeated(node: Node) -> None:
     assert "n.1" not in node.agent.describe()
 
 
-def test_a_killed_zygote_costs_its_sessions_and_is_replaced(node: Node) -> None:
+def test_killed_zygote_is_replaced(node: Node) -> None:
     node.agent.start(part_of("z.1", 1.0, until=1))
     node.hear("z.1", Epoch)
     os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)

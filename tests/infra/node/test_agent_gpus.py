@@ -117,7 +117,7 @@ def test_gpu_fault_outlives_the_server(agent: Agent) -> None:
     assert errors == ["RuntimeError: CUDA error: an illegal memory access was encountered"]
 
 
-def test_a_scripts_mistake_is_its_own_with_neighbours_too(agent: Agent) -> None:
+def test_script_error_spares_neighbours(agent: Agent) -> None:
     begin(agent, "neighbour", "steady")
     begin(agent, "mistaken", "mistaken")
     heard = hear(agent, "mistaken")
@@ -126,7 +126,7 @@ def test_a_scripts_mistake_is_its_own_with_neighbours_too(agent: Agent) -> None:
     assert (agent.hello()["mps"], agent.hello()["lack"]) == ("", "")
 
 
-def test_a_node_says_what_it_lacks_and_is_taken(training: Training, tmp_path: Path) -> None:
+def test_lacking_node_is_used(training: Training, tmp_path: Path) -> None:
     training = dataclasses.replace(training, has_gpus=True)
     node = Agent("127.0.0.1", 4, training, tmp_path / "logs", spares=False)
     node.renew(time.time())  # a node without a lease goes on

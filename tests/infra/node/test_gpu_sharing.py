@@ -51,7 +51,7 @@ def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
     assert not pipes.parent.exists()
 
 
-def test_all_workers_of_a_machine_know_where_to_meet(two: NodeGpus, programs: Path) -> None:
+def test_workers_know_where_to_meet(two: NodeGpus, programs: Path) -> None:
     node = NodeGpus(2, programs)
     places = [node.environment(gpus, share) for gpus, share in [((0,), 1.0), ((1,), 0.5)]]
     node.close()
@@ -80,7 +80,7 @@ def test_only_gpus_found_at_boot_are_used(programs: Path, monkeypatch: pytest.Mo
     assert NodeGpus(1).environment((0,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
 
 
-def test_gpus_that_are_missing_or_unknown_are_a_problem(programs: Path) -> None:
+def test_missing_gpus_are_a_problem(programs: Path) -> None:
     script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)
     assert NodeGpus(4).gpu_problem(script) == "2 of its 4 GPUs"
     result = NodeGpus(1).gpu_problem(script)

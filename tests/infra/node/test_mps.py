@@ -191,7 +191,7 @@ def test_a_daemon_that_does_not_come_back(mps: MpsDaemons, machine: Machine, sho
     assert "time-slicing" in mps.notice
 
 
-def test_daemons_that_were_left_in_the_folder_are_replaced(mps: MpsDaemons, short: Path) -> None:
+def test_leftover_mps_daemons_are_replaced(mps: MpsDaemons, short: Path) -> None:
     before = daemon_of(short, 0)
     again = MpsDaemons(short, (A10G,), patience=PATIENCE)
     assert not is_running(before)
@@ -199,7 +199,7 @@ def test_daemons_that_were_left_in_the_folder_are_replaced(mps: MpsDaemons, shor
     again.stop()
 
 
-def test_a_pid_that_is_another_s_is_left_alone(machine: Machine, short: Path) -> None:
+def test_reused_pid_is_spared(machine: Machine, short: Path) -> None:
     (short / "m0").mkdir()
     with subprocess.Popen(["/bin/sleep", "600"]) as stranger:
         (short / "m0" / "nvidia-cuda-mps-control.pid").write_text(str(stranger.pid))
@@ -228,7 +228,7 @@ def test_a_control_that_fails_is_reported_of(machine: Machine, short: Path) -> N
     assert daemons.environment(0, 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
 
 
-def test_a_folder_with_a_long_name_is_not_used(machine: Machine, tmp_path: Path) -> None:
+def test_long_mps_folder_is_unused(machine: Machine, tmp_path: Path) -> None:
     daemons = MpsDaemons(tmp_path / ("x" * LONGEST_FOLDER), (A10G,))
     assert "too long" in daemons.notice
 

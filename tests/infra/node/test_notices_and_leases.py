@@ -78,7 +78,7 @@ def watching(
     return watch
 
 
-def test_a_recommendation_then_an_interruption_notice_come_once_each(
+def test_spot_notices_come_once(
     node: Callable[[str], str], control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.replace([{"kind": "rebalance", "times": 1}])
@@ -162,7 +162,7 @@ def test_a_renewal_replaces_the_machines_own_end(
     assert after == pytest.approx(end, abs=1.0 + took)
 
 
-def test_no_renewal_passes_the_hard_end_or_the_limits(tmp_path: Path) -> None:
+def test_renewals_stop_at_limits(tmp_path: Path) -> None:
     assert renewed(tmp_path, 3600.0, 7200.0) == f"-P +{lease.LEASE_MINUTES}"
     assert renewed(tmp_path, 5 * 60 - 30.0, 7200.0) == "-P +5"
     assert renewed(tmp_path, 7200.0, 5 * 60 - 30.0) == "-P +5", "rounded up"
@@ -226,7 +226,7 @@ def test_clock_set_back_extends_no_lease(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-def test_a_set_clock_moves_no_end_of_a_lease(
+def test_clock_changes_move_no_lease(
     jump: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -249,7 +249,7 @@ def test_a_set_clock_moves_no_end_of_a_lease(
         agent.close()
 
 
-def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
+def test_renewal_replaces_first_lease(tmp_path: Path) -> None:
     renewal = (
         f"{sys.executable} -c 'import math; from cloudtune.infra.node.lease import Lease; "
         f'Lease(math.inf, "{tmp_path}/shutdown").renew(math.inf)\'; wait'
@@ -318,7 +318,7 @@ def test_a_first_lease_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert lease.Lease.of_this_node() == lease.Lease(1_900_000_000.0, str(command))
 
 
-def test_a_node_without_a_hard_end_has_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_end_has_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(lease.END_VARIABLE, raising=False)
     assert lease.lease_environment(None) == {}
     assert lease.Lease.of_this_node() is None

@@ -62,7 +62,7 @@ def losses(node: Node, names: list[str]) -> dict[str, float]:
     return result
 
 
-def test_trials_on_shares_and_whole_gpus_load_batches_once(node: Node) -> None:
+def test_shared_and_whole_gpus_load_once(node: Node) -> None:
     names = ["a.1", "b.1", "c.1"]
     for name, width, gpu in zip(names, (0.5, 0.5, 1.0), (0, 0, 1), strict=True):
         node.agent.start(part_of(name, width, until=1, gpu=gpu))

@@ -155,7 +155,7 @@ def test_its_shutdown_is_never_the_real_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert given["PATH"].startswith("/f/i-1/bin:")
 
 
-def test_what_the_emulator_itself_must_not_have_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_settings_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "work")
     past = kept_variables(["AWS_PROFILE", "AWS_ENDPOINT_URL"])
     monkeypatch.delenv("AWS_PROFILE")

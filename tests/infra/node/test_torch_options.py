@@ -79,7 +79,7 @@ node = node_fixture(TRAIN, spares=False)
 @pytest.mark.parametrize(
     ("kind", "option"), [("halves", "find_unused_parameters"), ("twice", "static_graph")]
 )
-def test_a_step_may_skip_or_reuse_what_it_names(node: Node, kind: str, option: str) -> None:
+def test_steps_may_skip_or_reuse_names(node: Node, kind: str, option: str) -> None:
     node.agent.start(part_of(f"{kind}.1", 2.0, until=2, kind=kind, options={option: True}))
     result = [*node.hear(f"{kind}.1", Epoch), *node.hear(f"{kind}.1", Epoch)]
     assert [report["in_sync"] for report in reports(result)] == [True, True]
@@ -146,7 +146,7 @@ def test_a_nodes_gpus_share_its_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     assert NodeGpus(1).threads(1.0) == 1, "an emulated machine"
 
 
-def test_what_the_node_itself_says_of_threads_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_thread_count_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
     join = Join("10.0.0.1:1", "intent", 1)

@@ -27,7 +27,7 @@ def test_worker_error_has_line_and_traceback() -> None:
     assert not failure.peer
 
 
-def test_an_error_unfit_for_terminals_is_cleaned_and_cut() -> None:
+def test_terminal_codes_in_errors_are_cleaned() -> None:
     bad = "\x1b[31mred\x1b[0m \x1b]0;title\x07 lone \udcff bell\x07 " + "x" * 20_000_000
     failure = describe_failure(raised(ValueError(bad)), world_size=1)
     for text, most in ((failure.error, 4096), (failure.traceback, 65536)):
@@ -47,7 +47,7 @@ def test_an_error_unfit_for_terminals_is_cleaned_and_cut() -> None:
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
-def test_too_little_memory_is_recognised_also_as_a_cause(error: Exception) -> None:
+def test_out_of_memory_causes_are_recognized(error: Exception) -> None:
     assert describe_failure(raised(error), world_size=2).out_of_memory
     wrapped = describe_failure(raised(RuntimeError("the step failed"), source=error), world_size=1)
     assert wrapped.out_of_memory
@@ -80,7 +80,7 @@ def test_the_script_gets_nested_parameters_as_mappings(
     assert got == [{"lr": 1.0, "opt": {"name": "sgd"}}]
 
 
-def test_a_librarys_page_long_error_says_what_to_do() -> None:
+def test_long_library_error_is_shortened() -> None:
     page = (
         "NCCL error in: ProcessGroupNCCL.cpp:77, invalid usage (run with NCCL_DEBUG=WARN), NCCL "
         "version 2.27.3\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"

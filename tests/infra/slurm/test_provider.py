@@ -90,7 +90,7 @@ def ended(calls: SlurmCalls, *instances: str) -> None:
     wait_for(lambda: not calls.ours(RUN, ended=False))
 
 
-def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
+def test_partitions_are_priced_types() -> None:
     asked = experiment(instances=("*",), prices={"gpu": "$6/h"})
     assert asked.cloud.region == "lab"
     offers = SLURM.catalog(asked.cloud, ("on-demand",), Path()).offers
@@ -105,7 +105,7 @@ def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
     assert half.cloud.max_instances == 2
 
 
-def test_without_gpus_or_slots_it_says_what_to_write() -> None:
+def test_missing_slots_get_advice() -> None:
     with pytest.raises(UsageError, match="cpu"):
         experiment(slots=None)
 
@@ -139,7 +139,7 @@ def test_a_node_of_two_partitions_counts_once() -> None:
     assert experiment(instances=("*",), max_instances=9).cloud.max_instances == 2
 
 
-def test_a_shared_node_is_planned_where_it_is_cheapest() -> None:
+def test_shared_node_is_planned_cheapest() -> None:
     asked = experiment(instances=("cpu", "urgent"), prices={"cpu": 2, "urgent": 1})
     assert SLURM.capacity(asked.cloud) == {"cpu": 0, "urgent": 1}
 
@@ -177,7 +177,7 @@ def test_another_cluster_is_refused() -> None:
         experiment(region="other")
 
 
-def test_what_sbatch_refuses_is_known_before_anything_is_queued() -> None:
+def test_sbatch_refusals_come_first() -> None:
     assert SLURM.preflight(experiment(), None).problems == ()
     (said,) = SLURM.preflight(experiment(request={"constraint": "nowhere"}), None).problems
     assert said.startswith("cpu: sbatch: ")
@@ -211,7 +211,7 @@ def test_slurm_wait_ends_at_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
     assert [any("the queue lets" in note for note in notes) for notes in waits] == [True, False]
 
 
-def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
+def test_gpu_partition_job_has_gpus(tmp_path: Path) -> None:
     calls, instance = submit(tmp_path, "echo gpus=$SLURM_GPUS_ON_NODE; sleep 60", kind="gpu")
     wait_for(lambda: "gpus=2" in calls.console(instance))
     ended(calls, instance)
@@ -222,7 +222,7 @@ def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
     wait_for(lambda: state(calls, instance) == "terminated")
 
 
-def test_the_next_job_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_next_job_clears_leftovers(tmp_path: Path) -> None:
     says = 'echo "$PPID $folder"; setsid sleep 90 & sleep 90'
     calls, killed = submit(tmp_path, says)
     _, live = submit(tmp_path, says, kind="gpu")
@@ -250,7 +250,7 @@ def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path)
     lab.ask("scancel", "--user=root")
 
 
-def test_a_job_ends_with_its_lease_or_its_partition() -> None:
+def test_slurm_job_ends_with_its_lease() -> None:
     end = datetime.fromtimestamp(unix_time() + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert time_options(end, math.inf) == ["--time=60", "--signal=B:TERM@120"]
     assert time_options(end, 600.0)[0] == "--time=10"

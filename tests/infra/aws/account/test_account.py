@@ -331,7 +331,7 @@ def squat(name: str, region: str) -> None:
     theirs.put_bucket_tagging(Bucket=name, Tagging={"TagSet": [{"Key": TAG, "Value": "1"}]})
 
 
-def test_a_squatted_name_stops_setup_only_without_own_namespaces(
+def test_squatted_bucket_name_stops_setup(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In the shared namespace its name tells anyone what a bucket of ours will be called."""

@@ -93,7 +93,7 @@ def launched() -> list[Any]:
     return [instance for one in reservations for instance in one["Instances"]]
 
 
-def test_nothing_is_rented_in_subnets_without_a_way_out(
+def test_subnets_without_exit_are_unused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     vpc = Vpc()
@@ -123,7 +123,7 @@ def plan_places(experiment: str = "experiment.yaml") -> tuple[Any, Any]:
     return head, AWS.open(wanted, home.home(), pace=False)
 
 
-def test_public_addresses_are_asked_for_where_nothing_else_works(
+def test_public_addresses_are_a_last_resort(
     account: EmulatorControl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vpc = Vpc()

@@ -23,7 +23,7 @@ def types_of(policy: Mapping[str, Any]) -> list[str] | None:
 IN_REGION = {"StringEquals": {"aws:RequestedRegion": "eu-west-1"}}
 
 
-def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
+def test_policies_stay_within_their_region() -> None:
     place = Place("111122223333", "eu-west-1", ("g5.*",))
     for document in (policies.head(place), policies.person(place), policies.node(place)):
         for statement in document["Statement"]:
