@@ -462,13 +462,13 @@ def left_over(before: set[int], home: Path) -> list[str]:
     """Return new processes that speak of the home; a moment is given to those that are ending."""
     give_up = time.monotonic() + 30
     while True:
-        result = [line for line in map(_speaks_of(home), set(psutil.pids()) - before) if line]
+        result = [line for line in map(_find_home(home), set(psutil.pids()) - before) if line]
         if not result or time.monotonic() > give_up:
             return result
         time.sleep(0.1)
 
 
-def _speaks_of(home: Path) -> Callable[[int], str]:
+def _find_home(home: Path) -> Callable[[int], str]:
     def look(pid: int) -> str:
         try:
             process = psutil.Process(pid)

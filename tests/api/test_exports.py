@@ -51,7 +51,7 @@ def epochs(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
     return result
 
 
-def rows_of(folder: Path, table: str) -> list[dict[str, str]]:
+def read_rows(folder: Path, table: str) -> list[dict[str, str]]:
     with (folder / "digits-1-csv" / f"{table}.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -60,12 +60,12 @@ def test_csv_rows(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFi
     said = called(capsys, "export", "--to", "csv")
     wrote = "Wrote trials.csv, history.csv, gpus.csv and summary.csv to digits-1-csv\n"
     assert (said.code, said.out) == (0, wrote)
-    rows = rows_of(folder, "trials")
+    rows = read_rows(folder, "trials")
     trials = load_run().trials
     assert [row["trial"] for row in rows] == list(trials["trial"])
     assert [row["config/x"] for row in rows] == [str(x) for x in trials["config/x"]]
     assert {row["trial"]: row["error"] for row in rows}["t02"] == "ValueError: lr"
-    history = rows_of(folder, "history")
+    history = read_rows(folder, "history")
     result = [(row["trial"], int(row["epoch"]), float(row["loss"])) for row in history]
     assert len(result) == sum(map(len, epochs.values()))
     assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in result)
@@ -81,9 +81,9 @@ def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture
         )
     )
     assert called(capsys, "export", "--to", "csv").code == 0
-    errors = {row["trial"]: row["error"] for row in rows_of(folder, "trials")}
+    errors = {row["trial"]: row["error"] for row in read_rows(folder, "trials")}
     assert errors["t02"] == "'=cmd|? calc"
-    assert "'@x" in rows_of(folder, "history")[0]
+    assert "'@x" in read_rows(folder, "history")[0]
 
 
 def test_long_texts_are_cut(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
 
 def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "export", "--to", "csv").code == 0
-    (row,) = rows_of(folder, "summary")
+    (row,) = read_rows(folder, "summary")
     result = load_run()
     assert result.best is not None
     assert (row["best_trial"], int(row["best_epoch"])) == (result.best.trial, result.best.epoch)

@@ -67,7 +67,7 @@ def test_notebook_function_trains_elsewhere(tmp_path: Path) -> None:
     assert python(WORKER, str(elsewhere), *names, cwd=tmp_path).stdout == "109.0\n111.0\n"
 
 
-def sent(function: Callable[..., object], folder: Path) -> Any:
+def send(function: Callable[..., object], folder: Path) -> Any:
     fields = with_named_function({"train": function, "directory": str(folder)})
     return load_function(folder, fields["train"])
 
@@ -78,9 +78,9 @@ def test_closures_lambdas_and_partials_are_sent(tmp_path: Path) -> None:
     def within(config: dict[str, Any]) -> float:
         return float(config["lr"] * factor)
 
-    assert sent(within, tmp_path)({"lr": 2.0}) == 6.0
-    assert sent(lambda config: config["lr"] + factor, tmp_path)({"lr": 2.0}) == 5.0
-    assert sent(partial(within), tmp_path)({"lr": 1.0}) == 3.0
+    assert send(within, tmp_path)({"lr": 2.0}) == 6.0
+    assert send(lambda config: config["lr"] + factor, tmp_path)({"lr": 2.0}) == 5.0
+    assert send(partial(within), tmp_path)({"lr": 1.0}) == 3.0
 
 
 def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,4 +142,4 @@ def test_unpicklable_values_are_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_takes_no_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="isn't defined in a file, and cloudtune can't write"):
-        sent(lambda config: None, tmp_path / "nowhere")
+        send(lambda config: None, tmp_path / "nowhere")

@@ -38,7 +38,7 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
     emulator = find_emulator(home)
     if emulator is None:
         raise CloudtuneError(f"no isolated cloud runs in {home}")
-    own = folder_of(home, name)
+    own = computer_folder(home, name)
     _give_credentials(own, emulator.access)
     environment = {"PATH": image.PATH, "HOME": str(_HOME)}
     names_of_aws = names.files(home)
@@ -46,7 +46,7 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
         names_of_aws = {}
         environment["HTTPS_PROXY"] = "http://{}:{}".format(*network.PROXY)
         environment["AWS_CA_BUNDLE"] = str(_HOME / BUNDLE)
-    root = image.root({**image.baked(_programs(home)), _HOME: own, **names_of_aws})
+    root = image.root({**image.list_mounts(_programs(home)), _HOME: own, **names_of_aws})
     environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
     variables = [f"{name}={value}" for name, value in environment.items()]
     lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"
@@ -90,7 +90,7 @@ def spawn(
     return process
 
 
-def folder_of(home: Path, name: str) -> Path:
+def computer_folder(home: Path, name: str) -> Path:
     return home / "computers" / name
 
 

@@ -79,7 +79,7 @@ def test_spot_trace_fits_its_offers(tmp_path: Path) -> None:
         matched(one, [], path)
 
 
-def played(
+def play_digits(
     *rooms: tuple[float, int], most: int = 1, market: str = "any"
 ) -> tuple[Planned, Replayed]:
     """Return the plan of the digits' job, and a run of it; the pool has room from each second."""

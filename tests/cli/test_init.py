@@ -114,7 +114,7 @@ for epoch in range(options.epochs):
 )
 def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: Bench) -> None:
     """The pattern that is written finds the number in what the script really prints."""
-    path = drafted(bench, PROGRAM % line)
+    path = draft(bench, PROGRAM % line)
     experiment = load_experiment(path, {})
     assert experiment.metric.name == metric
     assert experiment.reports is not None
@@ -126,7 +126,7 @@ def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: 
     assert [it[metric] for it in matches] == pytest.approx([value] * 2, nan_ok=True)
 
 
-def drafted(bench: Bench, program: str, *words: str) -> Path:
+def draft(bench: Bench, program: str, *words: str) -> Path:
     """Return the experiment that `init` writes for a program."""
     (bench.folder / "main.py").write_text(program)
     bench.here("init", bench.folder / "main.py", *words).succeeded()
@@ -232,7 +232,7 @@ else:
 )
 def test_a_program_is_asked_for_its_options(parser: str, words: str, bench: Bench) -> None:
     """What then stands in the file trains an epoch, with a report."""
-    path = drafted(bench, BODY + parser)
+    path = draft(bench, BODY + parser)
     experiment = load_experiment(path, {})
     assert experiment.train == f"python main.py {words}"
     assert experiment.to_json()["search"] == {
@@ -304,7 +304,7 @@ def test_no_help_is_too_odd(text: str) -> None:
 @pytest.mark.parametrize("line", ['print(f"loss {loss}")', 'print(f"speed {acc}")', "pass"])
 def test_what_each_step_prints_is_no_metric(line: str, bench: Bench) -> None:
     line = f"[print(f'loss {{loss / (step + 1)}}') for step in range(4)]; {line}"
-    text = drafted(bench, PROGRAM % line).read_text()
+    text = draft(bench, PROGRAM % line).read_text()
     assert f"metric: {{name: , mode: min}}  # {GAP}" in text
 
 
@@ -349,7 +349,7 @@ def test_files_of_numbers_are_found(
     script: str, metric: str, mode: str, pattern: str, bench: Bench
 ) -> None:
     program = PROGRAM.partition("for epoch")[0].replace("default=2", "default=3")
-    experiment = load_experiment(drafted(bench, program + script), {})
+    experiment = load_experiment(draft(bench, program + script), {})
     assert (experiment.metric.name, experiment.metric.mode) == (metric, mode)
     assert experiment.reports.file is not None
     assert experiment.reports.file == pattern or "tfevents" in pattern
@@ -490,7 +490,7 @@ def test_data_beside_the_folder_is_not_copied(bench: Bench) -> None:
 
 def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     program = PROGRAM.replace("    %s", "    pass\nprint('test acc', acc * options.lr)")
-    path = drafted(bench, program, "--", "--epochs", "4")
+    path = draft(bench, program, "--", "--epochs", "4")
     experiment = load_experiment(path, {})
     assert experiment.train == "python main.py --epochs 4 --lr {lr}"
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
@@ -506,7 +506,7 @@ def test_reports_of_every_few_epochs(bench: Bench) -> None:
     program = (PROGRAM % "if epoch % 2: print('val acc', acc + epoch)").replace(
         "default=2", "default=6"
     )
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert (experiment.progress.every, experiment.epochs.max) == (2, 6)
 
 
@@ -522,7 +522,7 @@ def test_reports_of_every_few_epochs(bench: Bench) -> None:
 def test_a_program_that_reports_parts_of_an_epoch(bench: Bench, line: str) -> None:
     body = f"for part in (0.25, 0.5, 0.75, 1): value = lr / (epoch + part); {line}"
     program = (PROGRAM % body).replace("for epoch", "log = open('log.jsonl', 'w')\nfor epoch", 1)
-    path = drafted(bench, program)
+    path = draft(bench, program)
     experiment = load_experiment(path, {})
     assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
     assert (experiment.progress.every, experiment.epochs.max) == (0.25, 2)
@@ -535,7 +535,7 @@ def test_a_program_that_counts_steps(bench: Bench) -> None:
     program = PROGRAM.replace("--epochs", "--max-steps").replace("options.epochs", "5")
     line = "print(f'step {100 * epoch} | return {epoch - lr}')"
     program = (program % line).replace("default=2", "default=1600")
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert experiment.train.endswith("--max-steps {steps}")
     assert (experiment.progress.unit, experiment.progress.every) == ("step", 100)
     assert (experiment.epochs.max, experiment.metric.name) == (1600, "return")
@@ -547,7 +547,7 @@ def test_endless_program_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("cloudtune.running.observation.SECONDS", 3.0)
     program = (PROGRAM % "print('val acc', acc + epoch)").replace("default=2", "default=1000")
     program += "import time; time.sleep(1000)\n"
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert (experiment.metric.name, experiment.epochs.max) == ("val_acc", 1000)
     assert {path.name for path in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
@@ -560,7 +560,7 @@ def prepare(example):
     return f"{example['question']} {example['answer']}"
 """
     program = prepares + PROGRAM % "print('val acc', acc)"
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
 
 
@@ -582,7 +582,7 @@ if not __debug__:
 
 @pytest.mark.parametrize("words", [(), ("--lr", "0.3"), ("train", "--lr", "0.3")], ids=str)
 def test_fire_methods_are_commands(words: tuple[str, ...], bench: Bench) -> None:
-    experiment = load_experiment(drafted(bench, FIRE_CLASS, "--", *words), {})
+    experiment = load_experiment(draft(bench, FIRE_CLASS, "--", *words), {})
     assert experiment.train == "python main.py train --lr {lr}"
 
 
@@ -591,7 +591,7 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     saves = "open(options.ckpt_dir + '/last.pt', 'w').write('x'); print(f'val loss {epoch}')"
     program = (PROGRAM % saves).replace("import argparse", "import os; import argparse")
     program = program.replace("logging.basic", "os.makedirs('out', exist_ok=True); logging.basic")
-    path = drafted(bench, program)
+    path = draft(bench, program)
     text = path.read_text()
     assert "checkpoints: {folder: out, resumes: false}  # out/last.pt" in text
     assert "# With `--resume {resume}/FILE` in train" in text
@@ -608,7 +608,7 @@ def test_option_folder_may_have_digits(bench: Bench) -> None:
     program = (PROGRAM % saves).replace(
         "import argparse", "from pathlib import Path; import argparse"
     )
-    text = drafted(bench, program.replace('"out"', '"model-64"')).read_text()
+    text = draft(bench, program.replace('"out"', '"model-64"')).read_text()
     assert "checkpoints: {folder: model-64, resumes: false}  # model-64/1/x.pt" in text
 
 
@@ -670,18 +670,18 @@ def test_runs_are_completed_the_latest_first(
         (home.runs() / name).mkdir(parents=True)
         (home.runs() / name / home.LEDGER).touch()
     monkeypatch.setattr(home, "run_folders", lambda: [home.runs() / it for it in ("b-2", "b-1")])
-    assert completed("cloudtune report b", monkeypatch, capsys) == ["b-1", "b-2"]
-    assert completed("cloudtune resume b-2", monkeypatch, capsys) == ["b-2"]
-    assert completed("cloudtune in", monkeypatch, capsys) == ["init"]
+    assert complete("cloudtune report b", monkeypatch, capsys) == ["b-1", "b-2"]
+    assert complete("cloudtune resume b-2", monkeypatch, capsys) == ["b-2"]
+    assert complete("cloudtune in", monkeypatch, capsys) == ["init"]
 
     def broken() -> list[Path]:
         raise PermissionError
 
     monkeypatch.setattr(home, "run_folders", broken)
-    assert completed("cloudtune logs b", monkeypatch, capsys) == []
+    assert complete("cloudtune logs b", monkeypatch, capsys) == []
 
 
-def completed(
+def complete(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
     words = line.split()
@@ -697,7 +697,7 @@ def completed(
 def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
     saves = "open(f'{epoch + 1}.pkl', 'w').write('x'); print(f'val loss {epoch}')"
     saves = f"import time; time.sleep(1); {saves}"
-    path = drafted(bench, PROGRAM % saves)
+    path = draft(bench, PROGRAM % saves)
     assert "checkpoints: {folder: ., resumes: false}  # 2.pkl" in path.read_text()
     experiment = load_experiment(path, {})
     assert experiment.keeps_models
@@ -709,5 +709,5 @@ def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
 def test_options_without_off_are_named(bench: Bench) -> None:
     bools = "options = parser.parse_args()"
     added = f'parser.add_argument("--amp", type=bool, default=False)\n{bools}'
-    path = drafted(bench, (PROGRAM % "print('val acc', acc)").replace(bools, added))
+    path = draft(bench, (PROGRAM % "print('val acc', acc)").replace(bools, added))
     assert "# --amp has type=bool: any text is True there" in path.read_text()

@@ -32,7 +32,7 @@ from cloudtune.running.problems import load_problem, read_limits
 from cloudtune.runs import home
 from tests.bench import Command
 from tests.builders.values import present
-from tests.display.test_run_screen import printed
+from tests.display.test_run_screen import print_lines
 from tests.infra.heads.test_launch import REMOTE
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "experiment.yaml"
@@ -54,14 +54,14 @@ def test_plan_says_everything_before_paying(command: Command) -> None:
         assert words in " ".join(all_of_it.split()), words
 
 
-def changed(name: str, old: str, new: str) -> None:
+def change(name: str, old: str, new: str) -> None:
     text = Path(name).read_text()
     assert old in text
     Path(name).write_text(text.replace(old, new))
 
 
 def test_fixed_cluster_plan_costs_the_same(command: Command) -> None:
-    changed("experiment.yaml", "trials: 16", "trials: 64")
+    change("experiment.yaml", "trials: 16", "trials: 64")
     said = " ".join(command("plan", "experiment.yaml").out.split())
     row = said.partition("one fixed cluster ")[2].partition(" speed ")[0]
     assert row.startswith("1 g4dn.12xlarge")
@@ -71,8 +71,8 @@ def test_fixed_cluster_plan_costs_the_same(command: Command) -> None:
 
 def test_many_small_types_are_counted(command: Command) -> None:
     Path("profile.json").unlink()
-    changed("experiment.yaml", "[g4dn.12xlarge]", "['*']")
-    changed("experiment.yaml", "epochs:", "trial: {gpus: {min: 32}}\nepochs:")
+    change("experiment.yaml", "[g4dn.12xlarge]", "['*']")
+    change("experiment.yaml", "epochs:", "trial: {gpus: {min: 32}}\nepochs:")
     text = command("plan", "experiment.yaml").err
     assert "can't be planned on g3.4xlarge, g3.8xlarge, g3.16xlarge and " in text
     assert "p5.48xlarge: measured at 1, 2, 4, 8 GPUs, and trial.gpus allows 32 to any" in text
@@ -119,13 +119,13 @@ def test_a_run_that_takes_another_plan_says_so() -> None:
     seconds = format_seconds(shown.plan.estimate.seconds)
     dollars = format_dollars(shown.plan.estimate.dollars)
     line = f"not the plan that `cloudtune plan` shows, about {seconds} for {dollars}: 11s are gone"
-    head = printed(lambda out: show_head(out, propose(took, others="none")), columns=200)
+    head = print_lines(lambda out: show_head(out, propose(took, others="none")), columns=200)
     assert line in "\n".join(head), "it is in what a run shows before it begins"
     assert took.plan.estimate.dollars > shown.plan.estimate.dollars
 
 
 @pytest.fixture
-def headed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command_on_head(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a command line on a machine that can't control a run itself."""
     offer = HeadOffer("m7i.large", 0.1075, {})
     monkeypatch.setattr("cloudtune.running.heads.offer_head", lambda _: offer)
@@ -146,25 +146,25 @@ def carried_before(begin: float) -> None:
         drive(job.policy(), world, ledger)
 
 
-def test_a_plan_counts_the_start_of_its_head(headed: Command) -> None:
+def test_a_plan_counts_the_start_of_its_head(command_on_head: Command) -> None:
     ask = ("plan", "experiment.yaml", "--deadline")
-    said = " ".join(headed(*ask, "30m").out.split())
+    said = " ".join(command_on_head(*ask, "30m").out.split())
     assert "controls the run; about 8m of the deadline start it" in said
-    assert headed(*ask, "10m").code == 3, "it was infeasible after eight paid minutes"
+    assert command_on_head(*ask, "10m").code == 3, "it was infeasible after eight paid minutes"
     with pytest.raises(cloudtune.InfeasibleError):
         cloudtune.plan("experiment.yaml", deadline="10m")
     for begin in (100.0, 130.0, 120.0):
         carried_before(begin)
-    said = " ".join(headed(*ask, "10m").out.split())
+    said = " ".join(command_on_head(*ask, "10m").out.split())
     assert "about 2m of the deadline start it" in said
-    hurried = " ".join(headed(*ask, "370s", "--budget", "$5").out.split())
-    data = headed(*ask, "370s", "--budget", "$5", "-o", "json").json
+    hurried = " ".join(command_on_head(*ask, "370s", "--budget", "$5").out.split())
+    data = command_on_head(*ask, "370s", "--budget", "$5", "-o", "json").json
     assert data["elapsed"] == pytest.approx(120, abs=10)
     seconds = data["elapsed"] + data["plan"]["estimate"]["seconds"]
     assert f"time {format_seconds(seconds)} below" in hurried, "the deadline's clock"
     assert data["plan"]["estimate"]["seconds"] < 250, "not four minutes"
     assert "not the plan" not in hurried, "it is the one that is shown"
-    assert headed(*ask, "4m").code == 3
+    assert command_on_head(*ask, "4m").code == 3
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
@@ -256,10 +256,10 @@ def test_infeasible_search_names_sufficient_limits(command: Command) -> None:
 
 def test_a_quota_bounds_the_plan(command: Command) -> None:
     quota = 'max_instances: 2, vcpu_quotas: {"on-demand g": 50}'
-    changed("experiment.yaml", "max_instances: 2", quota)
+    change("experiment.yaml", "max_instances: 2", quota)
     said = command("plan", "experiment.yaml", "--objective", "time", "-o", "json")
     assert decode(Plan, said.json["plan"]["staged"]).peak_instances == 1  # a g4dn.12xlarge has 48
-    changed("experiment.yaml", "50}", "40}")
+    change("experiment.yaml", "50}", "40}")
     command("plan", "experiment.yaml").refused("vCPU quota", code=3)
 
 
@@ -284,7 +284,7 @@ def test_plan_suggests_reports_within_epochs(command: Command) -> None:
     assert f"an epoch takes 8% {long}" in " ".join(said.out.split())
     said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "30m")
     assert long not in " ".join(said.out.split())
-    changed("experiment.yaml", "trials: 16", "trials: 16\nprogress: {every: 1/4}")
+    change("experiment.yaml", "trials: 16", "trials: 16\nprogress: {every: 1/4}")
     said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "2m")
     assert long not in " ".join(said.out.split())
 
@@ -303,7 +303,7 @@ def test_a_profile_that_is_none(command: Command, plan: str) -> None:
 
 def test_saved_plan_holds_its_prices(command: Command) -> None:
     assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
-    changed("plan.json", '"usd_per_hour": 3.912', '"usd_per_hour": 3.1')
+    change("plan.json", '"usd_per_hour": 3.912', '"usd_per_hour": 3.1')
     command("run", "plan.json").refused(
         "g4dn.12xlarge on-demand was $3.1 an hour and is $3.912", "Plan again"
     )

@@ -29,7 +29,7 @@ PLAN = SETTING.plan(limits=Limits(deadline=105.0))
 EVIL = "</script><script>window.hurt=1</script><img src=x onerror=window.hurt=1> & 'q' \"p\" %{x}"
 
 
-def report_of(
+def simulate_report(
     *trouble: Any, until: float = 1e9, setting: Setting = SETTING, name: str = "r1"
 ) -> Report:
     """Return the report of a simulated run; `until` is when its controller died."""
@@ -48,7 +48,7 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
 
 
 def test_page_marks_every_epoch() -> None:
-    report = report_of()
+    report = simulate_report()
     drawn = figures(report)
     counted = report.timeline.final_epochs()
     for trial in report.policy.trials:
@@ -84,7 +84,7 @@ def test_page_bill_ends_at_report_bill(charges: Charges) -> None:
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
 def test_gantt_chart_adds_up(trouble: tuple[Any, ...]) -> None:
-    report = report_of(*trouble)
+    report = simulate_report(*trouble)
     chart, unit = gpus(report), drawn_unit(gpus(report))
     area: dict[str, float] = {}
     bars = []
@@ -109,9 +109,9 @@ def test_gantt_chart_adds_up(trouble: tuple[Any, ...]) -> None:
 
 
 def test_dead_run_is_drawn_to_its_end() -> None:
-    whole = report_of()
+    whole = simulate_report()
     for until in (-1.0, 0.0, 3.0, whole.timeline.over_at / 2):
-        died = report_of(until=until)
+        died = simulate_report(until=until)
         page = run_page(died)
         assert "not yet, or its controller died" in page
         assert all(at <= max(until, 0.0) for at, _ in died.fleet)
@@ -119,7 +119,7 @@ def test_dead_run_is_drawn_to_its_end() -> None:
 
 
 def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
-    report = report_of()
+    report = simulate_report()
     odd: list[dict[str, Any]] = [
         {"optimizer": {"name": "sgd", "lr": 1e-4}, "x": 1},
         {"optimizer": {"name": "adam"}, "x": float("nan")},
@@ -137,7 +137,7 @@ def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
 
 def evil() -> Report:
     """Return the report of a run in which every text that a user has a say in is markup."""
-    report = report_of(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
+    report = simulate_report(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
     for trial in report.policy.trials.values():
         trial.trial = replace(trial.trial, config={EVIL: EVIL, "x": 3})
     experiment = report.job.experiment.model_copy(update={"name": EVIL})
@@ -254,7 +254,7 @@ def browser(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> I
         yield result
 
 
-def opened(browser: Browser, folder: Path, text: str) -> Page:
+def open_page(browser: Browser, folder: Path, text: str) -> Page:
     path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
     page = browser.open(path)
@@ -277,7 +277,7 @@ def check_quiet(page: Page) -> None:
 @pytest.mark.walk("a browser takes seconds to draw a page")
 def test_browser_draws_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
-    page = opened(browser, tmp_path, run_page(report))
+    page = open_page(browser, tmp_path, run_page(report))
     drawn = figures(report)
     assert page("document.querySelectorAll('.chart').length") == len(drawn) == 5
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 2 * len(drawn)
@@ -286,7 +286,7 @@ def test_browser_draws_schemes_and_print(browser: Browser, tmp_path: Path) -> No
     assert page("window.hurt") is None
     assert page("document.querySelector('h1').textContent") == f"Run {EVIL}"
     assert page("document.getElementById('figure-0').ariaLabel").startswith("score against time: ")
-    check_followed(page)
+    check_highlight(page)
     colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle("
     colours += "document.querySelector('#figure-0 .xtick text')).fill].join(' ')"
     seen = set()
@@ -300,7 +300,7 @@ def test_browser_draws_schemes_and_print(browser: Browser, tmp_path: Path) -> No
     check_quiet(page)
 
 
-def check_followed(page: Page) -> None:
+def check_highlight(page: Page) -> None:
     """Pass if the trial that is chosen is marked in each chart of trials, and named as text."""
     marked = "[0, 1, 2, 4].map(n => document.getElementById(`figure-${n}`).data.at(-1).x.length)"
     assert page(marked) == [0, 0, 0, 0]
@@ -323,7 +323,7 @@ def check_followed(page: Page) -> None:
 @in_a_browser
 @pytest.mark.walk("a browser takes seconds to draw a page")
 def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, tmp_path, plan_page(proposal(name=EVIL)))
+    page = open_page(browser, tmp_path, plan_page(proposal(name=EVIL)))
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 6
     assert page("document.querySelectorAll('#figure-0 .scatterlayer .trace').length") >= 3
     assert page("document.querySelectorAll('#figure-1 .barlayer .point').length") == 4
@@ -337,7 +337,7 @@ def test_markup_put_into_a_page_does_not_run(browser: Browser, tmp_path: Path) -
     """The page's rule keeps a browser from what its escapes might let through."""
     put = "<main><img src=https://e.org/x><script>window.hurt=1</script>"
     path = tmp_path / "page.html"
-    path.write_text(run_page(report_of()).replace("<main>", put, 1).replace(library(), ""))
+    path.write_text(run_page(simulate_report()).replace("<main>", put, 1).replace(library(), ""))
     page = browser.open(path)
     assert page("window.hurt") is None
     refused = [complaint for complaint in page.complaints if "Content Security Policy" in complaint]

@@ -12,7 +12,7 @@ from cloudtune.model.events import TrialFailed
 from docs import picture
 from tests.bench import called
 from tests.builders import keep_run, play
-from tests.display.test_pages import PLAN, SETTING, report_of
+from tests.display.test_pages import PLAN, SETTING, simulate_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,7 +23,7 @@ def texts(svg: Element, tag: str) -> list[str]:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_a_picture_shows_each_trial_and_nothing_private(theme: Theme) -> None:
-    report = report_of(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
+    report = simulate_report(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
     drawn = draw(report, theme)
     svg = ET.fromstring(drawn)
     assert set(report.policy.trials) <= set(texts(svg, "title"))

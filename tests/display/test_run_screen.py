@@ -20,7 +20,7 @@ from tests.builders.events import dry, tick
 from tests.builders.proposals import MIXED, SETTING
 
 
-def printed(
+def print_lines(
     show: Callable[[Console], object], *, columns: int = 100, soft_wrap: bool = True
 ) -> list[str]:
     file = io.StringIO()
@@ -33,7 +33,7 @@ def printed_run() -> list[str]:
         policy = SETTING.policy(MIXED)
         run(policy, SETTING.world(), MemoryLedger(), RunScreen(out, RunPanel(policy)).watch)
 
-    return [line[7:] for line in printed(show)]
+    return [line[7:] for line in print_lines(show)]
 
 
 def test_launches_are_reported_by_type_market_and_zone() -> None:
@@ -77,7 +77,7 @@ def test_trouble_is_reported() -> None:
         ):
             screen.watch(event, policy.handle(event))
 
-    lines = [line[7:] for line in printed(show)]
+    lines = [line[7:] for line in print_lines(show)]
     assert "i-000: fetches environment 3f2" in lines
     assert "t01 ran out of memory; from now on trials start on 1/2 GPU or more" in lines
     assert "the cloud may soon take i-000 back: others are used first" in lines
@@ -98,7 +98,7 @@ def test_unjoined_instance_shows_last_lines() -> None:
         ):
             screen.watch(event, policy.handle(event))
 
-    lines = [line[7:] for line in printed(show)]
+    lines = [line[7:] for line in print_lines(show)]
     assert "gives i-000 back: it has not joined in 10m 2s" in lines
     assert "it never joined; its console ends with: no route to host" in lines
     asked = [line for line in lines if line.startswith("asks for ")]
@@ -120,7 +120,7 @@ def test_a_full_cloud_is_reported_once() -> None:
         ):
             screen.watch(event, policy.handle(event))
 
-    assert [line[7:] for line in printed(show)] == [
+    assert [line[7:] for line in print_lines(show)] == [
         "asks for 1 x g.4x on-demand",
         "no instance: Dry: none left; it is asked for again from time to time",
         "i-002 launched; 1 instance rented",
@@ -142,7 +142,7 @@ def progress(**shown: Any) -> list[str]:
         ):
             screen.watch(event, policy.handle(event))
 
-    return [line for line in printed(show) if "stage 1/" in line]
+    return [line for line in print_lines(show) if "stage 1/" in line]
 
 
 def test_requested_instance_costs_nothing() -> None:
@@ -168,7 +168,7 @@ def test_a_report_has_a_line_for_each_group() -> None:
     policy, ledger = SETTING.policy(MIXED), MemoryLedger()
     run(policy, SETTING.world(), ledger)
     report = build(SETTING.job(MIXED), tuple(ledger.entries))
-    lines = printed(lambda out: show_report(out, report))
+    lines = print_lines(lambda out: show_report(out, report))
     first, second, third, fourth, total = planned_and_actual(report).rows
     assert first[:4] == ("1", "12", "1/2", "1 x p9.big spot us-east-1a")
     assert first[5] == "$1.49 / $1.49"

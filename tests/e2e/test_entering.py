@@ -25,7 +25,7 @@ cloud: {cloud}
 """
 
 
-def begun(bench: Bench, cloud: str) -> subprocess.Popen[str]:
+def begin(bench: Bench, cloud: str) -> subprocess.Popen[str]:
     """Start a run whose last epochs wait for the file `go`; returns it once a trial trains."""
     go = str(bench.folder / "go")
     (bench.folder / "train.py").write_text(PLAIN.format(last=2, go=go))
@@ -39,7 +39,7 @@ def begun(bench: Bench, cloud: str) -> subprocess.Popen[str]:
 @pytest.mark.cluster
 @pytest.mark.parametrize("cloud", [LOCAL, EMULATED])
 def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
-    running = begun(bench, cloud)
+    running = begin(bench, cloud)
     [run] = (path.name for path in (bench.home / "runs").iterdir())
     seen = bench("exec", run, "--", "ls").succeeded("train.py")
     python = bench("exec", run, "--", "python", "-c", "import ray, sys; print(sys.prefix)")

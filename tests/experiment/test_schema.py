@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def refused(path: Path, **options: Any) -> list[str]:
+def refusal(path: Path, **options: Any) -> list[str]:
     """Return the lines of the message, without the folder of the file."""
     with pytest.raises(ExperimentError) as error:
         Experiment.load(path, **options)
@@ -89,7 +89,7 @@ def test_strategy_is_name_or_mapping(file: Path) -> None:
 def test_unknown_choices_are_named(file: Path, given: str, line: str) -> None:
     known = {"name": ["sha", "asha"], "fleet": ["constant", "naive"]}
     file.write_text(file.read_text().replace("strategy: sha", f"strategy: {given}"))
-    [message] = refused(file, known_choices=known)
+    [message] = refusal(file, known_choices=known)
     assert message.startswith(f"experiment.yaml:11: {line}")
     file.write_text(file.read_text().replace(given, "{name: asha, fleet: 'naive:4'}"))
     assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
@@ -168,7 +168,7 @@ def test_options_go_before_the_file(file: Path) -> None:
     ],
 )
 def test_a_mistake_in_an_option(file: Path, option: str, value: object, message: str) -> None:
-    (line,) = refused(file, overrides={option: value}, known_instances=lambda _: {"g4dn.12xlarge"})
+    (line,) = refusal(file, overrides={option: value}, known_instances=lambda _: {"g4dn.12xlarge"})
     assert line.startswith(message)
 
 
@@ -239,7 +239,7 @@ BAD_FIELDS = [
 def test_a_mistake_is_one_line(file: Path, good: str, bad: str, message: str) -> None:
     assert good in DIGITS
     file.write_text(DIGITS.replace(good, bad, 1), encoding="utf-8")
-    lines = refused(file)
+    lines = refusal(file)
     assert any(line.startswith(f"experiment.yaml:{message}") for line in lines), lines
     assert len(lines) == 1
 
@@ -264,28 +264,28 @@ BAD_FILES = [
 @pytest.mark.parametrize(("data", "message"), BAD_FILES)
 def test_a_file_that_is_no_experiment(file: Path, data: bytes, message: str) -> None:
     file.write_bytes(data)
-    assert refused(file)[0].startswith(message)
+    assert refusal(file)[0].startswith(message)
 
 
 def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
-    assert refused(tmp_path / "no.yaml") == ["no.yaml: no such file; give the path of a YAML file"]
+    assert refusal(tmp_path / "no.yaml") == ["no.yaml: no such file; give the path of a YAML file"]
     (tmp_path / "folder").mkdir()
-    assert refused(tmp_path / "folder") == ["folder: a folder; give the YAML file inside it"]
+    assert refusal(tmp_path / "folder") == ["folder: a folder; give the YAML file inside it"]
     (tmp_path / "file").touch()
-    assert "Not a directory" in refused(tmp_path / "file" / "x.yaml")[0]
-    assert "null byte" in refused(tmp_path / "a\0b")[0]
+    assert "Not a directory" in refusal(tmp_path / "file" / "x.yaml")[0]
+    assert "null byte" in refusal(tmp_path / "a\0b")[0]
 
 
 def test_yaml_bombs_are_refused(file: Path) -> None:
     levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     file.write_text("\n".join(["a0: &a0 [x]", *levels]))
-    (line,) = refused(file)
+    (line,) = refusal(file)
     assert "more than 20000 values; shorten the file" in line
 
 
 def test_oversized_file_is_not_read(file: Path) -> None:
     file.write_text("x: 1\n" * 250_000)
-    (line,) = refused(file)
+    (line,) = refusal(file)
     assert "more than 1 MiB, which no experiment has" in line
 
 
@@ -297,7 +297,7 @@ def test_bom_and_crlf_are_read(file: Path) -> None:
 def test_all_mistakes_come_at_once_in_file_order(file: Path) -> None:
     text = DIGITS.replace("mode: max", "mode: up").replace("eta: 3", "eta: x")
     file.write_text(text.replace("name: digits\n", ""))
-    assert [line.split(": ", 2)[:2] for line in refused(file)] == [
+    assert [line.split(": ", 2)[:2] for line in refusal(file)] == [
         ["experiment.yaml:2", "metric.mode"],
         ["experiment.yaml:9", "eta"],
     ]
@@ -334,13 +334,13 @@ def test_unknown_instance_type_is_refused(file: Path) -> None:
     assert Experiment.load(file, known_instances=lambda _: ["g4dn.12xlarge"])
     file.write_text(DIGITS.replace("g4dn.12xlarge", "g4dn.12xlarg"))
     assert Experiment.load(file).cloud.instances == ("g4dn.12xlarg",)
-    assert refused(file, known_instances=lambda _: ["g4dn.12xlarge", "p3.2xlarge"]) == [
+    assert refusal(file, known_instances=lambda _: ["g4dn.12xlarge", "p3.2xlarge"]) == [
         (
             "experiment.yaml:15: cloud.instances[0]: 'g4dn.12xlarg' is not an instance type known "
             "here; allowed: g4dn.12xlarge, p3.2xlarge. Did you mean 'g4dn.12xlarge'?"
         )
     ]
-    (line,) = refused(file, known_instances=lambda _: [f"g4dn.{n}xlarge" for n in range(40)])
+    (line,) = refusal(file, known_instances=lambda _: [f"g4dn.{n}xlarge" for n in range(40)])
     assert line.endswith("40 types are known. Did you mean 'g4dn.12xlarge'?")
 
 

@@ -37,7 +37,7 @@ DOMAINS: list[tuple[object, Domain]] = [
 ]
 
 
-def drawn(domain: Domain, count: int = 4000) -> list[Any]:
+def draw(domain: Domain, count: int = 4000) -> list[Any]:
     return [config["x"] for config in sample({"x": domain}, count, seed=1)]
 
 
@@ -85,29 +85,29 @@ def test_what_is_wrong_is_said(written: object, message: str) -> None:
 
 
 def test_uniform_covers_its_range_evenly() -> None:
-    values = drawn(Uniform(2, 4))
+    values = draw(Uniform(2, 4))
     assert all(2 <= value <= 4 for value in values)
     assert statistics.fmean(values) == pytest.approx(3, abs=0.05)
 
 
 def test_loguniform_gives_each_order_of_magnitude_its_share() -> None:
-    values = drawn(LogUniform(1e-4, 1))
+    values = draw(LogUniform(1e-4, 1))
     assert all(1e-4 <= value <= 1 for value in values)
     assert sum(value < 1e-2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 
 
 def test_quniform_draws_ends_half_as_often() -> None:
-    values = drawn(QUniform(0, 0.6, 0.1))
+    values = draw(QUniform(0, 0.6, 0.1))
     assert sorted(set(values)) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert values.count(0.0) / values.count(0.3) == pytest.approx(0.5, abs=0.1)
 
 
 def test_randint_leaves_the_upper_bound_out() -> None:
-    assert set(drawn(RandInt(8, 11))) == {8, 9, 10}
+    assert set(draw(RandInt(8, 11))) == {8, 9, 10}
 
 
 def test_qloguniform_gives_doublings_equal_shares() -> None:
-    values = drawn(QLogUniform(0.1, 102.4, 0.1))
+    values = draw(QLogUniform(0.1, 102.4, 0.1))
     assert values == [round(value, 1) for value in values]
     assert sum(value < 3.2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 

@@ -23,7 +23,7 @@ FREE = profile(LINEAR, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
 GRID = by_name("grid", max_epochs=100)
 
 
-def named(name: str) -> Allocator:
+def make_allocator(name: str) -> Allocator:
     return ALLOCATORS[name].build(None)  # type: ignore[arg-type]
 
 
@@ -73,7 +73,9 @@ def test_f03_the_golden_toy_as_a_run() -> None:
 def test_f04_the_longest_begin_first(name: str) -> None:
     """Two GPUs: both short ones and then the long one would take 30 s."""
     alone = profile({1.0: 1.0}, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
-    three = game([10, 10, 20], allocator=lambda: named(name), offer=offer(2), profile=alone)
+    three = game(
+        [10, 10, 20], allocator=lambda: make_allocator(name), offer=offer(2), profile=alone
+    )
     assert ends(play(three, GRID)) == pytest.approx(20.0)
     as_given = play(three.but(allocator=SameWidth), GRID)
     assert ends(as_given) == pytest.approx(30.0)
@@ -148,7 +150,7 @@ def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> N
 
 def test_f20_longest_at_one_gpu() -> None:
     """On one and three of five GPUs 30 epochs end sooner than 20, and are longer at one GPU."""
-    idle = game([20, 30], allocator=lambda: named("dynamic-fluid:published-idle"))
+    idle = game([20, 30], allocator=lambda: make_allocator("dynamic-fluid:published-idle"))
     beside = [(s.trial, s.width) for s in play(idle, GRID).starts if s.start_epoch < 15]
     assert ("t01", 4.0) in beside
     assert ("t00", 2.0) not in beside

@@ -8,7 +8,7 @@ from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.papers.hypersched import HyperSched
 from cloudtune.strategies.base import Go, Verdict
-from tests.papers.published_hypersched import COUNT, GAMES, Took, names, played, rules
+from tests.papers.published_hypersched import COUNT, GAMES, Took, names, play, rules
 
 
 class Ours:
@@ -84,6 +84,6 @@ def test_h2_to_h6_equal_published_code() -> None:
     others = {
         seed: (game, ours)
         for seed, game in enumerate(recorded)
-        if (ours := played(Ours(seed), seed)) != game
+        if (ours := play(Ours(seed), seed)) != game
     }
     assert not others

@@ -109,13 +109,13 @@ def test_se2_more_limits_keep_more_trials(
 ) -> None:
     deal = DEAL.but(profile=profile(scaling))
     first = [
-        started(deal.but(limits=Limits(deadline * t, budget * b)))
+        first_trials(deal.but(limits=Limits(deadline * t, budget * b)))
         for t, b in [(1.0, 1.0), (longer, 1.0), (1.0, more)]
     ]
     assert first[0] <= min(first)
 
 
-def started(deal: Setting) -> tuple[int, int]:
+def first_trials(deal: Setting) -> tuple[int, int]:
     """Return with how many trials a run begins, and how far the best is to be trained."""
     try:
         policy = deal.policy()
@@ -159,7 +159,7 @@ def test_se5_winner_trains_in_full(
     """With 5% of what is left in reserve, and epochs that vary by 2% at most."""
     curve = profile(scaling, spread=spread)
     deal = DEAL.but(profile=curve, limits=Limits(deadline, budget), seed=seed)
-    assume(started(deal) >= (1, 16))
+    assume(first_trials(deal) >= (1, 16))
     show = play(deal)
     assert show.furthest == 16
     assert show.policy.ending is EndReason.DONE
@@ -217,7 +217,7 @@ def speeds(*epochs: tuple[str, float, float]) -> SpeedEstimates:
     return result
 
 
-def corrected(result: SpeedEstimates, *trials: str) -> Mapping[float, float]:
+def corrections(result: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     made = result.corrected(Rentable(offer(), profile(LINEAR), 1), trials).profile
     return {width: made.epoch_seconds(width) for width in made.widths}
 
@@ -226,8 +226,8 @@ def test_measured_width_replaces_profile() -> None:
     """What a doubling went wrong by, the next one does by half of that: it was seen once."""
     result = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
     wider = 1.5 * 1.5**0.5
-    assert corrected(result, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
-    assert corrected(result, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
+    assert corrections(result, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
+    assert corrections(result, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
 
 
 def test_another_programs_figures_stay_doubted_at_one_width() -> None:
@@ -271,4 +271,4 @@ def test_the_slowest_is_the_slowest(epochs: list[tuple[str, float, float]], name
 
 def test_what_changes_is_followed() -> None:
     result = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
-    assert corrected(result, "a")[1.0] == pytest.approx(16.0, rel=0.02)
+    assert corrections(result, "a")[1.0] == pytest.approx(16.0, rel=0.02)

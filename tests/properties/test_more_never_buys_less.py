@@ -112,10 +112,10 @@ def with_more(choice: Choice, more: dict[str, Any]) -> Choice:
     return replace(choice, **{name: kind(factor * getattr(choice, name))})
 
 
-def bought(choice: Choice) -> int:
+def count_epochs(choice: Choice) -> int:
     """Return how many epochs a run trains where speeds are those that were measured."""
     asked = load_experiment(choice.experiment, {})
-    rentables = [measured(each) for each in load_problem(asked, None).rentables]
+    rentables = [measure(each) for each in load_problem(asked, None).rentables]
     limits = Limits(asked.limits.deadline, asked.limits.budget)
     policy = make_policy(asked, rentables, limits, heartbeat=False, checked=False, learns=False)
     world = SimWorld(rentables, "score", synthetic_metric("max", 1), 1)
@@ -124,7 +124,7 @@ def bought(choice: Choice) -> int:
     return sum(isinstance(entry.event, EpochDone) for entry in ledger.entries)
 
 
-def planned(choice: Choice) -> Plan | None:
+def plan_choice(choice: Choice) -> Plan | None:
     """Return the stages that are planned where speeds are known; None if no plan keeps the limits.
 
     A number of trials is named, but for strategies that plan as many as the limits pay for.
@@ -134,7 +134,7 @@ def planned(choice: Choice) -> Plan | None:
         del fields["trials"]
     asked = load_experiment(fields, {})
     problem = load_problem(asked, None)
-    known = tuple(measured(rentable) for rentable in problem.rentables)
+    known = tuple(measure(rentable) for rentable in problem.rentables)
     limits = Limits(asked.limits.deadline, asked.limits.budget)
     try:
         return make_plan(replace(problem, rentables=known), limits, runs=1).plan.staged
@@ -142,7 +142,7 @@ def planned(choice: Choice) -> Plan | None:
         return None
 
 
-def measured(rentable: Rentable) -> Rentable:
+def measure(rentable: Rentable) -> Rentable:
     """Return a rentable at published speeds, as if they were measured, on spot that stays."""
     logs = gpu_speeds().logs
     seconds = SECONDS / math.exp(logs[rentable.offer.instance_type.gpu] - logs["v100"])
@@ -170,7 +170,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @example(choice=HALF_AN_INSTANCE, more={"deadline": 2.0})
 @example(choice=BARRIERS, more={"budget": 1.3})
 def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
-    assert bought(with_more(choice, more)) >= (1 - TOLERANCE) * bought(choice)
+    assert count_epochs(with_more(choice, more)) >= (1 - TOLERANCE) * count_epochs(choice)
 
 
 @settings(
@@ -181,10 +181,10 @@ def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]
 @given(choice=STAGED, more=MORE)
 def test_more_never_plans_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
     """Stages of the same work never cost more."""
-    before = planned(choice)
+    before = plan_choice(choice)
     assume(before is not None)
     assert before is not None
-    after = planned(with_more(choice, more))
+    after = plan_choice(with_more(choice, more))
     assert after is not None
     assert after.epochs >= before.epochs
     if after.epochs == before.epochs:

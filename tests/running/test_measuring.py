@@ -46,7 +46,7 @@ cloud: {instances: [g7.12xlarge], market: on-demand, max_instances: 4}
 """
 
 
-def emulated(folder: Path, **cloud: Any) -> Experiment:
+def make_experiment(folder: Path, **cloud: Any) -> Experiment:
     """Return an experiment on the emulated cloud, whose script is there."""
     (folder / "train.py").write_text("def train(config): ...\n")
     path = folder / "experiment.yaml"
@@ -54,7 +54,7 @@ def emulated(folder: Path, **cloud: Any) -> Experiment:
     return Experiment.load(path, cloud, known_instances=lambda _: ["g7.12xlarge", "p3.8xlarge"])
 
 
-def measured(
+def measure(
     monkeypatch: pytest.MonkeyPatch, experiment: Experiment, seconds: float, *, pace: bool = True
 ) -> ScalingProfile:
     """Return the profile of a script whose epoch takes so long on a core, whoever shares it."""
@@ -84,8 +84,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_scripts_have_own_profiles(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    experiment = emulated(home)
-    cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 2.4))
+    experiment = make_experiment(home)
+    cheap, dear = (measure(monkeypatch, experiment, seconds) for seconds in (0.05, 2.4))
     factor, _ = core_factor("rtx-pro-4500")
     assert 6.0 < factor < 10.0, "such a GPU is faster than a V100"
     assert cheap.epoch[1.0].mean == pytest.approx(0.05 * factor)
@@ -104,7 +104,7 @@ def test_scripts_have_own_profiles(monkeypatch: pytest.MonkeyPatch, home: Path) 
 def test_without_a_pace_the_seconds_are_this_machines(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    result = measured(monkeypatch, emulated(home), 0.5, pace=False)
+    result = measure(monkeypatch, make_experiment(home), 0.5, pace=False)
     assert result.epoch[1.0].mean == pytest.approx(0.5)
     assert (result.provenance.origin, result.provenance.core_seconds) == ("emulated", None)
     assert result.source == "measured on emulated cloud, unpaced"
@@ -113,11 +113,11 @@ def test_without_a_pace_the_seconds_are_this_machines(
 def test_emulated_seconds_are_no_profile_of_real_gpus(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    experiment = emulated(home)
-    result = measured(monkeypatch, experiment, 0.5)
+    experiment = make_experiment(home)
+    result = measure(monkeypatch, experiment, 0.5)
     path = measuring.keep_profile(result)
     assert stored_profiles(experiment) == [result]
-    real = emulated(home, **{"cloud.provider": "aws"})
+    real = make_experiment(home, **{"cloud.provider": "aws"})
     assert stored_profiles(real) == []
     assert stored_profiles(real, str(path)) == [result], "it was named"
     with pytest.raises(UsageError, match="emulated, not those of real GPUs"):
@@ -127,8 +127,8 @@ def test_emulated_seconds_are_no_profile_of_real_gpus(
 
 
 def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    experiment = emulated(home)
-    actual = measured(monkeypatch, experiment, 0.5)
+    experiment = make_experiment(home)
+    actual = measure(monkeypatch, experiment, 0.5)
     made = make.make_plan(build_problem(experiment, [actual]), Limits(600.0))
     proposal = propose(made)
     result = to_json(proposal)
@@ -141,11 +141,11 @@ def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, h
     assert job.profiles[0].provenance == actual.provenance, "saved plans and ledgers have it"
     monkeypatch.setattr("cloudtune.infra.node.this_machine.cores", lambda: 2)
     assert not list(cores_note(made.plan, made.rentables))
-    [note] = cores_note(made.plan, [_hurried(rentable) for rentable in made.rentables])
+    [note] = cores_note(made.plan, [_hurry(rentable) for rentable in made.rentables])
     assert "epochs will take longer than planned" in note
 
 
-def _hurried(rentable: Rentable) -> Rentable:
+def _hurry(rentable: Rentable) -> Rentable:
     """Return it as one whose pace is faster than the core that it was timed on."""
     result = replace(rentable.profile.provenance, core_seconds=12.5)
     return replace(rentable, profile=replace(rentable.profile, provenance=result))
@@ -188,7 +188,7 @@ TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
 def test_a_hanging_configuration_takes_a_quarter_of_the_deadline(
     monkeypatch: pytest.MonkeyPatch, home: Path, hangs_in: int
 ) -> None:
-    experiment = emulated(home, **{"limits.deadline": "2m"})
+    experiment = make_experiment(home, **{"limits.deadline": "2m"})
     seconds, _ = first(monkeypatch, experiment, TRUTH, hangs_in)
     assert seconds <= 30.0
     [result] = stored_profiles(experiment)
@@ -196,13 +196,13 @@ def test_a_hanging_configuration_takes_a_quarter_of_the_deadline(
 
 
 def test_measuring_costs_a_tenth(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    experiment = emulated(home, **{"limits.budget": "$2"})
+    experiment = make_experiment(home, **{"limits.budget": "$2"})
     _, dollars = first(monkeypatch, experiment, TRUTH.slow_down(10.0))
     assert 0.1 < dollars <= 0.2
 
 
 def test_run_spends_what_measuring_left(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    experiment = emulated(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
+    experiment = make_experiment(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
     jobs: list[Job] = []
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
     monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
@@ -217,14 +217,14 @@ def test_a_measurement_counts_the_charges_of_its_experiment(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     charged = {"limits.budget": "$9", "charges.per_launch": "$0.5"}
-    _, dollars = first(monkeypatch, emulated(home, **charged), TRUTH)
+    _, dollars = first(monkeypatch, make_experiment(home, **charged), TRUTH)
     assert 0.5 < dollars < 1.0
 
 
 def test_a_first_epoch_is_measured_though_it_costs_more(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    experiment = emulated(home, **{"limits.budget": "$0.4"})
+    experiment = make_experiment(home, **{"limits.budget": "$0.4"})
     seconds, _ = first(monkeypatch, experiment, TRUTH.slow_down(20.0))
     assert 40.0 < seconds < 120.0
     [result] = stored_profiles(experiment)
@@ -234,7 +234,7 @@ def test_a_first_epoch_is_measured_though_it_costs_more(
 def test_unmeasured_run_assumes_speeds(
     monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = emulated(home, **{"limits.deadline": "2m", "limits.budget": "$2"})
+    experiment = make_experiment(home, **{"limits.deadline": "2m", "limits.budget": "$2"})
     measure_in(
         monkeypatch,
         lambda it: SimWorld(

@@ -125,7 +125,7 @@ def place(
     return Place(tmp_path, capsys)
 
 
-def trials_played(place: Place, metric: Metric, **fields: Any) -> list[Trial]:
+def play_trials(place: Place, metric: Metric, **fields: Any) -> list[Trial]:
     job = place.job(**fields)
     world, policy = SimWorld(job.rentables, "score", metric, 0), job.policy()
     run(policy, world, MemoryLedger())
@@ -140,7 +140,7 @@ def near_the_best(trials: Sequence[Trial]) -> float:
 
 def test_the_search_learns_where_configurations_are_good(place: Place) -> None:
     """Of an experiment that names no sampler, in a space where near configurations do alike."""
-    trials = trials_played(place, right, strategy="best", trials=80)
+    trials = play_trials(place, right, strategy="best", trials=80)
     assert near_the_best(trials[:10]) < 0.5
     assert near_the_best(trials[40:]) > 0.6
 

@@ -144,7 +144,7 @@ def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> N
     assert "never measured" in place.plan(path).out
 
 
-def planned(place: Place) -> make.Planned:
+def plan_place(place: Place) -> make.Planned:
     path = place.experiment()
     place.measured(path)
     wanted: Experiment = load_experiment(path, {})
@@ -154,7 +154,7 @@ def planned(place: Place) -> make.Planned:
 
 def test_changed_module_refuses_saved_plan(place: Place) -> None:
     path = place.folder / "plan.json"
-    save_plan(path, planned(place))
+    save_plan(path, plan_place(place))
     assert load_plan(path) is not None
     (place.folder / "parts" / "model.py").write_text("net = print\n")
     with pytest.raises(UsageError, match=r"since this was planned \(.*parts/model.py changed"):
@@ -170,7 +170,7 @@ def test_a_changed_script_resumes_only_where_that_is_said(
 ) -> None:
     folder = home.runs() / "small-1"
     folder.mkdir(parents=True)
-    job: Job = replace(make_job(planned(place), 1e9, paced=False), run="small-1")
+    job: Job = replace(make_job(plan_place(place), 1e9, paced=False), run="small-1")
     FileLedger(folder / home.LEDGER, job.to_json()).close()
     assert job_of_ledger(folder / home.LEDGER).identity == job.identity
 

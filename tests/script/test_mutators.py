@@ -52,11 +52,11 @@ def written(folder: Path, script: str, yaml: str = YAML) -> Path:
     return folder / "experiment.yaml"
 
 
-def search_of(folder: Path, script: str) -> Any:
+def read_search(folder: Path, script: str) -> Any:
     return Experiment.load(written(folder, script)).search["model"]
 
 
-def space_of(folder: Path) -> ModelSpace:
+def read_space(folder: Path) -> ModelSpace:
     result = load_function(folder, "train.py:train").__globals__["MODEL"]
     assert isinstance(result, ModelSpace)
     return result
@@ -73,12 +73,12 @@ SPACES = [
 
 @pytest.mark.parametrize("space", SPACES)
 def test_what_is_read_is_what_the_script_itself_says(tmp_path: Path, space: str) -> None:
-    read = search_of(tmp_path, FUNCTIONS + space)
-    assert read == space_of(tmp_path).search
+    read = read_search(tmp_path, FUNCTIONS + space)
+    assert read == read_space(tmp_path).search
 
 
 def test_types_say_what_may_be_chosen(tmp_path: Path) -> None:
-    assert search_of(tmp_path, FUNCTIONS + SPACES[1]) == {
+    assert read_search(tmp_path, FUNCTIONS + SPACES[1]) == {
         "mutators": {
             "head": {
                 "choice": [
@@ -96,7 +96,7 @@ def test_mutators_may_stand_in_a_file_beside_the_script(tmp_path: Path) -> None:
     (tmp_path / "blocks.py").write_text(HEAD + "def depth(network, n: Literal[1, 2]): ...\n")
     script = "import blocks\nfrom blocks import depth\ndef base(): ...\n"
     for name in ("depth", "blocks.depth"):
-        result = search_of(tmp_path, f"{script}MODEL = models.space(base, {name})")
+        result = read_search(tmp_path, f"{script}MODEL = models.space(base, {name})")
         assert result == {"mutators": {"depth": {"n": {"choice": [1, 2]}}}}
 
 
@@ -204,4 +204,4 @@ def test_no_clones_of_other_networks_without_inheriting(tmp_path: Path) -> None:
 def test_example_choices_equal_script() -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     experiment.check_train()
-    assert experiment.search["model"] == space_of(EXAMPLE).search
+    assert experiment.search["model"] == read_space(EXAMPLE).search

@@ -35,7 +35,7 @@ class Restless(ByWidth):
         return 2.0 if trial.epoch % 2 else 1.0
 
 
-def reached(name: str, *, restless: bool) -> tuple[dict[TrialId, int], int]:
+def count_epochs(name: str, *, restless: bool) -> tuple[dict[TrialId, int], int]:
     """Return how far each trial was trained, and how often one was resized."""
     game = GAME.but(allocator=Restless) if restless else GAME
     policy = game.policy(by_name(name, eta=3, max_epochs=9), Given(GAME.given))
@@ -46,8 +46,8 @@ def reached(name: str, *, restless: bool) -> tuple[dict[TrialId, int], int]:
 
 @pytest.mark.parametrize("name", ["grid", "random", "sequential", "sha", "hyperband", "sync-bohb"])
 def test_f15_widths_dont_change_epochs(name: str) -> None:
-    steady, none = reached(name, restless=False)
-    moved, resizes = reached(name, restless=True)
+    steady, none = count_epochs(name, restless=False)
+    moved, resizes = count_epochs(name, restless=True)
     assert moved == steady
     assert none == 0
     assert resizes > 5

@@ -140,7 +140,7 @@ NETWORKS = {
 }
 
 
-def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
+def breed(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
     """Run an experiment over networks in virtual time; return its clones with their parents."""
     experiment = Experiment(
         name="nets",
@@ -169,23 +169,23 @@ def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
     return experiment, [(trials[n], trials[p]) for n, p in began.items() if p]
 
 
-def network_of(trial: Trial) -> dict[str, object]:
+def network(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in trial.config.items() if name.startswith("model/")}
 
 
 def test_clone_keeps_its_network() -> None:
-    _, clones = bred("pbt")
+    _, clones = breed("pbt")
     assert len(clones) >= 10
-    assert [network_of(clone) for clone, _ in clones] == [network_of(item) for _, item in clones]
+    assert [network(clone) for clone, _ in clones] == [network(item) for _, item in clones]
     assert any(clone.config["lr"] != parent.config["lr"] for clone, parent in clones)
     assert any(clone.config["width"] != parent.config["width"] for clone, parent in clones)
 
 
 def test_with_inherit_a_clone_may_have_another_network() -> None:
     """A number's neighbour, or any other value; another branch with all that it brings."""
-    experiment, clones = bred({"name": "pbt", "inherit": True})
+    experiment, clones = breed({"name": "pbt", "inherit": True})
     assert len(clones) >= 10
-    pairs = [(network_of(clone), network_of(parent)) for clone, parent in clones]
+    pairs = [(network(clone), network(parent)) for clone, parent in clones]
     for name in ("model/width/channels", "model/width/kernel"):
         assert any(one[name] != other[name] for one, other in pairs)
     assert any(one.get("model/block/name") != other.get("model/block/name") for one, other in pairs)

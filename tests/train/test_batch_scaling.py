@@ -101,7 +101,7 @@ def test_h22_who_begins_wide_warms_up() -> None:
         GrowingBatch(0, 0.1, workers=1)
 
 
-def trained(
+def train_epoch(
     folder: Path, share: float, restore: str | None, *, trial: str = "t", saves: bool = False
 ) -> tuple[str, list[Any]]:
     """Train an epoch by a script on one worker; returns its checkpoint, and what it got."""
@@ -136,26 +136,26 @@ def trained(
 
 
 def test_h22_context_has_checkpoint_batch(tmp_path: Path) -> None:
-    path, result = trained(tmp_path / "files", 0.5, None)
+    path, result = train_epoch(tmp_path / "files", 0.5, None)
     assert result == [(None, None), (None, None)]
-    again, result = trained(tmp_path / "files", 1.0, path)
+    again, result = train_epoch(tmp_path / "files", 1.0, path)
     assert result == [(0.5, 8), (1, 8)]
-    _, result = trained(tmp_path / "files", 0.5, again, trial="clone")
+    _, result = train_epoch(tmp_path / "files", 0.5, again, trial="clone")
     assert result == [(1.0, 8), (1, 8)], "a clone gets its donor's"
 
 
 def test_h22_mid_epoch_save_keeps_report(tmp_path: Path) -> None:
-    path, _ = trained(tmp_path / "files", 0.5, None)
-    trained(tmp_path / "files", 1.0, path, saves=True)
-    _, result = trained(tmp_path / "files", 1.0, path)
+    path, _ = train_epoch(tmp_path / "files", 0.5, None)
+    train_epoch(tmp_path / "files", 1.0, path, saves=True)
+    _, result = train_epoch(tmp_path / "files", 1.0, path)
     assert result[0] == (0.5, 8)
 
 
 def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
-    path, _ = trained(tmp_path / "files", 0.5, None)
+    path, _ = train_epoch(tmp_path / "files", 0.5, None)
     manifest = Path(path, "manifest.json")
     document = json.loads(manifest.read_text())
     assert document.pop("trained") == {"gpus": 0.5, "batch_size": 8}
     manifest.write_text(json.dumps(document))
-    _, result = trained(tmp_path / "files", 0.5, path)
+    _, result = train_epoch(tmp_path / "files", 0.5, path)
     assert result == [(None, None), (None, None)]

@@ -16,7 +16,7 @@ from cloudtune.train import node_copies, saved_files, storage
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, usable
 from cloudtune.train.saved_files import SavedFile
 from tests.builders.values import present
-from tests.train.sessions import run_granted
+from tests.train.sessions import run_to_grant
 
 Reads = list[str]
 
@@ -39,7 +39,7 @@ def train(config: dict[str, Any]) -> None:
 def on_to(epoch: int, uri: str, restore: str | None) -> str:
     """Train in a session as far as that; return the last checkpoint."""
     store = CheckpointStore(uri)
-    reports = run_granted(train, store=store, restore=restore, max_epoch=epoch)
+    reports = run_to_grant(train, store=store, restore=restore, max_epoch=epoch)
     return present(reports[-1].checkpoint)
 
 
@@ -147,7 +147,7 @@ def test_copy_runs_beside_the_script(node: Path) -> None:
     uri = str(node.parent / "store")
     second = on_to(2, uri, None)
     assert not list(node.rglob("epochs")), "staged where it stays"
-    run_granted(makes_a_model, store=CheckpointStore(uri), restore=second, max_epoch=3)
+    run_to_grant(makes_a_model, store=CheckpointStore(uri), restore=second, max_epoch=3)
 
 
 def test_local_workers_share_a_copy(

@@ -24,7 +24,7 @@ from cloudtune.train.programs.running import CommandFailedError, CommandRun, Pos
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.sync_check import NotOneModelError
 from tests.guard import is_alive
-from tests.train.sessions import place_of
+from tests.train.sessions import make_place
 
 # As such scripts are written: it knows nothing of cloudtune.
 WRITES = """
@@ -89,7 +89,7 @@ class Trial:
         self.attempt += 1
         log = self.folder / f"a.{self.attempt}.0.log"
         post = Post(
-            place=place_of(max_epoch=last, restore=restore, **self.place),
+            place=make_place(max_epoch=last, restore=restore, **self.place),
             storage=str(self.folder / "store"),
             losses_per_hour=0.0,
             progress=self.progress,
@@ -657,7 +657,7 @@ def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:
     run = command_run(
         Program(command, split_words(command), 1),
         Post(
-            place_of(max_epoch=1, rank=1, local_rank=1, world_size=2),
+            make_place(max_epoch=1, rank=1, local_rank=1, world_size=2),
             *("", 0.0, Progress(), {}, {}, "a.8", tmp_path, tmp_path / "log"),
             met=True,
         ),

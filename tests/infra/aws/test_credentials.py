@@ -106,7 +106,7 @@ def write(home: Home, name: str, text: str) -> None:
     (home / ".aws" / name).write_text(text)
 
 
-def role_of(account: Account) -> str:
+def make_role(account: Account) -> str:
     """Return the ARN of a role that may do everything, and that everyone may take."""
     iam = account.client("iam")
     if "dev" not in {role["RoleName"] for role in iam.list_roles()["Roles"]}:
@@ -120,7 +120,7 @@ def role_of(account: Account) -> str:
 def of_role(account: Account) -> dict[str, str]:
     """Return temporary keys of that role."""
     sts = account.client("sts")
-    made = sts.assume_role(RoleArn=role_of(account), RoleSessionName="carl")["Credentials"]
+    made = sts.assume_role(RoleArn=make_role(account), RoleSessionName="carl")["Credentials"]
     names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
     return {name: str(made[name]) for name in names}
 
@@ -138,7 +138,9 @@ def test_static_keys(home: Home, account: Account) -> None:
 
 def test_a_role_asks_for_its_mfa_code_once(home: Home, account: Account) -> None:
     static_keys(home, account, "base")
-    role = f"[default]\nrole_arn = {role_of(account)}\nsource_profile = base\nregion = us-east-1\n"
+    role = (
+        f"[default]\nrole_arn = {make_role(account)}\nsource_profile = base\nregion = us-east-1\n"
+    )
     write(home, "config", f"{role}mfa_serial = arn:aws:iam::123456789012:mfa/carl\n")
     first = runs(home, account.access, f"{MFA_CODE}\n")
     assert first.count("Enter MFA code for arn:aws:iam::123456789012:mfa/carl") == 1
@@ -147,7 +149,7 @@ def test_a_role_asks_for_its_mfa_code_once(home: Home, account: Account) -> None
 
 def test_a_role_without_mfa(home: Home, account: Account) -> None:
     static_keys(home, account, "base")
-    write(home, "config", f"[default]\nrole_arn = {role_of(account)}\nsource_profile = base\n")
+    write(home, "config", f"[default]\nrole_arn = {make_role(account)}\nsource_profile = base\n")
     assert "assumed-role/dev" in runs(home, account.access)
 
 

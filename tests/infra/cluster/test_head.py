@@ -44,14 +44,14 @@ def head(tmp_path: Path) -> Iterator[RayHead]:
     made.stop()
 
 
-def config_of(head: RayHead) -> dict[str, Any]:
+def read_config(head: RayHead) -> dict[str, Any]:
     return dict(json.loads((head.folder / "autoscaler.json").read_text()))
 
 
 def test_intents_have_type_market_zone(head: RayHead) -> None:
     head.want(SPOT)
     head.want(PLAIN)
-    types = config_of(head)["available_node_types"]
+    types = read_config(head)["available_node_types"]
     spot, plain = types["i000"], types["i001"]
     assert (spot["resources"]["GPU"], plain["resources"]["GPU"]) == (4, 1)
     assert spot["node_config"]["InstanceType"] == "p3.8xlarge"
@@ -60,7 +60,7 @@ def test_intents_have_type_market_zone(head: RayHead) -> None:
     assert set(plain["node_config"]) == {"ImageId", "SubnetId", "InstanceType", "UserData"}
     assert "--gpus 4" in spot["node_config"]["UserData"]
     assert f"shutdown -P +{FIRST_MINUTES}\n" in plain["node_config"]["UserData"], "until renewed"
-    intents = config_of(head)["provider"]["intents"]
+    intents = read_config(head)["provider"]["intents"]
     assert (intents["i000"]["market"], intents["i000"]["zone"]) == ("spot", "us-east-1b")
     assert (intents["i001"]["market"], intents["i001"]["zone"]) == ("on-demand", "")
 
@@ -68,9 +68,11 @@ def test_intents_have_type_market_zone(head: RayHead) -> None:
 def test_what_is_given_back_is_wanted_no_more(head: RayHead) -> None:
     head.want(SPOT)
     head.give_back("i000")
-    assert config_of(head)["available_node_types"]["i000"]["max_workers"] == 0
+    assert read_config(head)["available_node_types"]["i000"]["max_workers"] == 0
     head.want(SPOT)
-    assert config_of(head)["available_node_types"]["i000"]["max_workers"] == 0, "an intent is spent"
+    assert read_config(head)["available_node_types"]["i000"]["max_workers"] == 0, (
+        "an intent is spent"
+    )
 
 
 def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +81,14 @@ def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.Mo
     addresses = iter([signed])  # signed again, it differs
     monkeypatch.setattr("cloudtune.infra.cluster.head.upload_address", lambda *_: next(addresses))
     head.want(SPOT)
-    before = config_of(head)
+    before = read_config(head)
     script = before["available_node_types"]["i000"]["node_config"]["UserData"]
     assert f"-T \"$boot_log\" '{signed}'" in script
     later = time.time() + 500.0
     monkeypatch.setattr(time, "time", lambda: later)
     for controller in (head, RayHead(head.folder, head.rental)):
         controller.want(SPOT)
-        assert config_of(controller) == before
+        assert read_config(controller) == before
 
 
 def test_spot_launch_has_no_maximum_price() -> None:

@@ -229,7 +229,7 @@ def test_a_sweep_waits_for_late_instances(bench: Bench, monkeypatch: pytest.Monk
     assert result.state in {"terminated", "shutting-down"}
 
 
-def refused(code: str) -> Any:
+def refusal(code: str) -> Any:
     def refuse(*_: object, **__: object) -> Any:
         raise ClientError({"Error": {"Code": code}}, "any")
 
@@ -243,7 +243,7 @@ def test_a_sweep_waits_for_credentials(bench: Bench, monkeypatch: pytest.MonkeyP
 
     def ours(run: str | None = None) -> list[Any]:
         asked.append("")
-        return refused("ExpiredToken")() if len(asked) < 3 else real(run)
+        return refusal("ExpiredToken")() if len(asked) < 3 else real(run)
 
     monkeypatch.setattr(bench.ec2, "ours", ours)
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
@@ -253,7 +253,7 @@ def test_a_sweep_waits_for_credentials(bench: Bench, monkeypatch: pytest.MonkeyP
 def test_what_a_sweep_may_not_end_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = bench.ec2.run_instance(bench.run, {"cloudtune:run": bench.run}, CONFIG)
     with monkeypatch.context() as patch:
-        patch.setattr(bench.ec2, "terminate", refused("UnauthorizedOperation"))
+        patch.setattr(bench.ec2, "terminate", refusal("UnauthorizedOperation"))
         left = sweep(bench.ec2, bench.run, bench.journal, patience=0.1)
         assert [result.id for result in left] == [instance]
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []

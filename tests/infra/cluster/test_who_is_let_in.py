@@ -152,7 +152,7 @@ def start_node(head: RayHead, stack: contextlib.ExitStack) -> ProcessGroup:
     return node
 
 
-def called(token: str, ports: dict[int, str]) -> set[str]:
+def call_services(token: str, ports: dict[int, str]) -> set[str]:
     """Return what Ray's services answer, each with its call; for who has the token, or none."""
     return set(python(CALLS, token, *map(str, ports)).stdout.splitlines())
 
@@ -172,10 +172,10 @@ def test_none_reaches_it_by_another_address(cluster: Cluster) -> None:
 
 def test_no_service_answers_without_the_token(cluster: Cluster) -> None:
     ports = cluster.listening()
-    refused = called("", ports)
+    refused = call_services("", ports)
     assert {line.split()[1] for line in refused} == {"UNAUTHENTICATED"}
     assert len(refused) == 5, "each service was found, but the dashboard agent's, which isn't there"
-    assert "NodeInfoGcsService/GetAllNodeInfo OK" in called(cluster.head.token, ports)
+    assert "NodeInfoGcsService/GetAllNodeInfo OK" in call_services(cluster.head.token, ports)
 
 
 @pytest.mark.parametrize("token", ["without", "another"])

@@ -22,7 +22,7 @@ from cloudtune.infra.heads.store import STOP, HeadStore
 from cloudtune.train.storage import StorageError
 from tests.bench import wait_for
 from tests.infra.heads.test_launch import REMOTE
-from tests.infra.mps_stand_in import script_at
+from tests.infra.mps_stand_in import write_script
 
 OUTPUT = "record/run/output.log@000000000000"
 
@@ -164,7 +164,7 @@ def test_head_without_order_ends(
     assert "there is no order, or no parcel" in capsys.readouterr().out
     script = user_data(REMOTE).replace("cloudtune.infra.heads.head_runner", "no_such_module")
     script = script[script.index("end() {") :]
-    script_at(tmp_path / "shutdown", 'echo "shutdown $@"')
+    write_script(tmp_path / "shutdown", 'echo "shutdown $@"')
     path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["/bin/bash", "-c", script],

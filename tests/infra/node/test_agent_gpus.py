@@ -27,7 +27,7 @@ from cloudtune.infra.processes import is_running
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.trial import Slice
 from tests.bench import wait_for
-from tests.infra.mps_stand_in import script_at, write_control, write_smi
+from tests.infra.mps_stand_in import write_control, write_script, write_smi
 
 TRAIN = """
 import os, pathlib, threading
@@ -149,7 +149,9 @@ def test_trials_fail_on_a_node_without_their_data(training: Training, tmp_path: 
 
 def test_leases_end(training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = tmp_path / "calls"
-    command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
+    command = write_script(
+        tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}'
+    )
     monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))
     monkeypatch.setenv(COMMAND_VARIABLE, str(command))
     leased = Agent("127.0.0.1", 2, training, tmp_path / "leased", spares=False)

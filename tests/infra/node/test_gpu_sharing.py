@@ -12,7 +12,7 @@ import torch
 from cloudtune.infra.node import gpu_sharing
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.messages import Training
-from tests.infra.mps_stand_in import script_at, write_control, write_smi
+from tests.infra.mps_stand_in import write_control, write_script, write_smi
 
 TWO = "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n"
 
@@ -90,7 +90,7 @@ def test_missing_gpus_are_a_problem(programs: Path) -> None:
 
 def test_gpus_that_start_are_waited_for(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
-    python = script_at(
+    python = write_script(
         programs / "python",
         f"[ -e {programs}/up ] && exec echo 2.9.0 2\n"
         f"touch {programs}/up; echo '{said}' >&2; echo 2.9.0 0",

@@ -56,14 +56,14 @@ def mps(machine: Machine, short: Path) -> Iterator[MpsDaemons]:
     """Daemons for two GPUs; none of their processes may be left."""
     daemons = MpsDaemons(short, (A10G, B10G), patience=PATIENCE)
     assert daemons.notice == ""
-    started = [daemon_of(short, 0), daemon_of(short, 1)]
+    started = [find_daemon(short, 0), find_daemon(short, 1)]
     yield daemons
     daemons.stop()
     assert not any(map(is_running, started))
     assert not short.exists()
 
 
-def daemon_of(folder: Path, gpu: int) -> psutil.Process:
+def find_daemon(folder: Path, gpu: int) -> psutil.Process:
     return psutil.Process(int((folder / f"m{gpu}" / "nvidia-cuda-mps-control.pid").read_text()))
 
 
@@ -92,7 +92,7 @@ class Client:
         return self.process.pid
 
 
-def until_served(folder: Path, gpu: int) -> psutil.Process:
+def await_server(folder: Path, gpu: int) -> psutil.Process:
     """Wait until the daemon has started a server for its client; return the server."""
     server = folder / f"m{gpu}" / "server"
     while not (server.exists() and server.read_text()):
@@ -140,7 +140,7 @@ def test_each_daemon_sees_its_own_gpu(mps: MpsDaemons, short: Path) -> None:
 
 def test_a_client_is_taken_off_the_gpu(mps: MpsDaemons, machine: Machine, short: Path) -> None:
     with Client(mps.environment(1, 0.5)) as client:
-        server = until_served(short, 1)
+        server = await_server(short, 1)
         assert mps.release(client.pid)
         assert f"m1 terminate_client {server.pid} {client.pid}" in machine.commands
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
@@ -149,9 +149,9 @@ def test_a_client_is_taken_off_the_gpu(mps: MpsDaemons, machine: Machine, short:
 
 
 def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) -> None:
-    before = [daemon_of(short, 0), daemon_of(short, 1)]
+    before = [find_daemon(short, 0), find_daemon(short, 1)]
     with Client(mps.environment(0, 0.5)), Client(mps.environment(1, 0.5)):
-        servers = [until_served(short, 0), until_served(short, 1)]
+        servers = [await_server(short, 0), await_server(short, 1)]
         (short / "m1" / "fault").touch()
         assert [mps.has_fault(0), mps.has_fault(1)] == [False, True]
         assert mps.check() == [1]
@@ -163,16 +163,16 @@ def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) 
 
 def test_dead_mps_daemon_is_replaced(mps: MpsDaemons, short: Path) -> None:
     with Client(mps.environment(0, 0.5)):
-        server = until_served(short, 0)
+        server = await_server(short, 0)
         assert mps.check() == []
-        daemon_of(short, 0).kill()
+        find_daemon(short, 0).kill()
         assert mps.check() == [0]
         assert not is_running(server)
-        assert is_running(daemon_of(short, 0))
+        assert is_running(find_daemon(short, 0))
 
 
 def test_hanging_mps_daemon_is_killed(mps: MpsDaemons, short: Path) -> None:
-    before = daemon_of(short, 0)
+    before = find_daemon(short, 0)
     (short / "m0" / "hang").touch()
     assert mps.check() == [0]
     assert not is_running(before)
@@ -183,7 +183,7 @@ def test_a_daemon_that_does_not_come_back(mps: MpsDaemons, machine: Machine, sho
     write_control(machine.bin, machine.folder / "commands", broken=True)
     (short / "m1" / "fault").touch()
     with Client(mps.environment(1, 0.5)):
-        until_served(short, 1)
+        await_server(short, 1)
         assert mps.check() == [1]
     assert mps.environment(1, 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
     assert "CUDA_MPS_PIPE_DIRECTORY" in mps.environment(0, 0.5)
@@ -192,10 +192,10 @@ def test_a_daemon_that_does_not_come_back(mps: MpsDaemons, machine: Machine, sho
 
 
 def test_leftover_mps_daemons_are_replaced(mps: MpsDaemons, short: Path) -> None:
-    before = daemon_of(short, 0)
+    before = find_daemon(short, 0)
     again = MpsDaemons(short, (A10G,), patience=PATIENCE)
     assert not is_running(before)
-    assert is_running(daemon_of(short, 0))
+    assert is_running(find_daemon(short, 0))
     again.stop()
 
 

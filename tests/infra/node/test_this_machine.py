@@ -16,7 +16,7 @@ from cloudtune.infra.node.this_machine import (
     model,
     this_machine,
 )
-from tests.infra.mps_stand_in import script_at, write_smi
+from tests.infra.mps_stand_in import write_script, write_smi
 
 A10G = "GPU-{0}, NVIDIA A10G, 24000\n"
 METADATA = "http://127.0.0.1:5/_imds/i-1/key"
@@ -64,7 +64,7 @@ def test_the_cores_are_not_taken_in_silence(
     if smi is None:
         write_smi(machine, "0, " + A10G.format(0))
     else:
-        script_at(machine / "nvidia-smi", smi)
+        write_script(machine / "nvidia-smi", smi)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(UsageError, match=why):

@@ -85,7 +85,7 @@ def state(calls: SlurmCalls, instance: str) -> str:
     return result.state
 
 
-def ended(calls: SlurmCalls, *instances: str) -> None:
+def await_end(calls: SlurmCalls, *instances: str) -> None:
     calls.terminate(instances)
     wait_for(lambda: not calls.ours(RUN, ended=False))
 
@@ -214,7 +214,7 @@ def test_slurm_wait_ends_at_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
 def test_gpu_partition_job_has_gpus(tmp_path: Path) -> None:
     calls, instance = submit(tmp_path, "echo gpus=$SLURM_GPUS_ON_NODE; sleep 60", kind="gpu")
     wait_for(lambda: "gpus=2" in calls.console(instance))
-    ended(calls, instance)
+    await_end(calls, instance)
 
 
 def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_next_job_clears_leftovers(tmp_path: Path) -> None:
     _, following = submit(tmp_path, "sleep 90")
     wait_for(lambda: not Path(folder).exists())
     assert Path(calls.console(live).split()[1], "job").is_file()
-    ended(calls, live, following)
+    await_end(calls, live, following)
 
 
 def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path)
     wait_for(lambda: calls.console(instance).strip().isdecimal())
     due = float(calls.console(instance))
     assert 5 < due - time.time() < 25, "its partition's grace time is 20 s"
-    ended(calls, instance)
+    await_end(calls, instance)
     lab.ask("scancel", "--user=root")
 
 

@@ -97,7 +97,7 @@ def requests(draw: st.DrawFn, *, stages: int = 3, mix: int = 1) -> PlanRequest:
     )
 
 
-def found(request: PlanRequest) -> Plan | None:
+def find_plan(request: PlanRequest) -> Plan | None:
     try:
         return IlpPlanner().plan(request)
     except InfeasibleError:
@@ -127,7 +127,7 @@ def few(request: PlanRequest, mix: int = 1, most: int = 4000) -> list[Priced]:
     return plans
 
 
-def limited(
+def draw_limits(
     request: PlanRequest, plans: list[Priced], in_time: float, in_money: float
 ) -> Allowance:
     """Return limits so far between the least and the most that any plan takes; 1 for none.
@@ -150,17 +150,17 @@ SHARE = st.one_of(st.floats(0.0, 0.3), st.just(1.0))
 @given(requests(), SHARE, SHARE)
 @settings(max_examples=15, deadline=None)
 def test_it_is_as_good_as_the_best(request: PlanRequest, in_time: float, in_money: float) -> None:
-    allowance = limited(request, few(request), in_time, in_money)
+    allowance = draw_limits(request, few(request), in_time, in_money)
     tight = replace(request, allowance=allowance)
-    check(tight, found(tight), best(tight))
+    check(tight, find_plan(tight), best(tight))
 
 
 @given(requests(stages=2, mix=2), SHARE, SHARE)
 @settings(max_examples=10, deadline=None)
 def test_it_is_with_two_offers_too(request: PlanRequest, in_time: float, in_money: float) -> None:
-    allowance = limited(request, few(request, mix=2), in_time, in_money)
+    allowance = draw_limits(request, few(request, mix=2), in_time, in_money)
     tight = replace(request, allowance=allowance)
-    check(tight, found(tight), best(tight, mix=2))
+    check(tight, find_plan(tight), best(tight, mix=2))
 
 
 @given(requests(stages=2), st.data())

@@ -23,7 +23,7 @@ from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import last_write
 from cloudtune.train.programs.whole_saves import find_unfinished_save
 from cloudtune.train.progress_cursor import Progress
-from tests.train.sessions import place_of
+from tests.train.sessions import make_place
 
 SCRIPT = """
 import argparse, os, pathlib, sys, time
@@ -91,7 +91,7 @@ class Trial:
         script may write its file again before the last save was seen to be whole.
         """
         own = {"trial_id": "t", "metric_name": "value", "max_epoch": 100}
-        place = place_of(**own, restore=restore, start_epoch=at)
+        place = make_place(**own, restore=restore, start_epoch=at)
         self._sessions += 1
         log = self._folder / f"t.{self._sessions}.log"
         log.touch()

@@ -32,7 +32,7 @@ from tests.aws_stand_in.account import allow
 from tests.bench import called
 from tests.builders.experiments import FIELDS
 from tests.builders.values import present
-from tests.infra.aws.account.test_policies import types_of
+from tests.infra.aws.account.test_policies import list_types
 
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1-an"
@@ -96,7 +96,7 @@ def test_setup_shows_and_creates_once(capsys: pytest.CaptureFixture[str]) -> Non
     policy = boto3.client("iam", REGION).get_role_policy(
         RoleName="cloudtune-head-us-east-1", PolicyName="cloudtune"
     )["PolicyDocument"]
-    assert types_of(policy) == ["g4dn.*", "p3.*"]
+    assert list_types(policy) == ["g4dn.*", "p3.*"]
     other = called(capsys, "aws", "setup", "--yes", "--instances", "g5.*")
     assert "This will\n  update HeadRole: role of the instance that controls a run" in other.out
     assert other.out.count("\n  ") == 1
@@ -246,7 +246,7 @@ def test_a_key_encrypts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"ok       {KEY} encrypts it" in called(capsys, "aws", "check").out
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out, "as before"
     person = called(capsys, "aws", "policy", "person").json
-    assert types_of(person) == ["m6i.large"]
+    assert list_types(person) == ["m6i.large"]
 
     wanted = renting(tmp_path)
     (disk,) = wanted.cloud.request["BlockDeviceMappings"]
