@@ -29,6 +29,7 @@ from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.running.runner import Ended
 from cloudtune.runs.job import Job
+from tests.builders.experiments import write_experiment
 
 if TYPE_CHECKING:
     from cloudtune.running.reporter import Reporter
@@ -190,10 +191,11 @@ class Bench:
     def experiment(
         self, trouble: str = "pass", *, trials: int = 4, first: int = 2, last: int = 4
     ) -> Path:
-        (self.folder / "train.py").write_text(TRAIN.format(trouble=trouble))
-        path = self.folder / "experiment.yaml"
-        path.write_text(EXPERIMENT.format(trials=trials, first=first, last=last))
-        return path
+        return write_experiment(
+            self.folder,
+            EXPERIMENT.format(trials=trials, first=first, last=last),
+            TRAIN.format(trouble=trouble),
+        )
 
     def shared(self, cloud: str, node: str, limits: str) -> Path:
         """Write an experiment for somebody's cluster, and a profile of its nodes; returns its path.

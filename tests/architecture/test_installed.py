@@ -18,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.architecture.test_pins import find_dependencies
+from tests.builders.experiments import write_experiment
 
 pytestmark = pytest.mark.walk("it builds wheels, and checks types without a cache")
 
@@ -149,8 +150,7 @@ def test_the_wheel_alone_runs_without_extras(wheels: Built) -> None:
     shutil.copytree(ROOT / "examples" / "digits", elsewhere)
     extras = "import importlib.util as u; print([u.find_spec(n) for n in ('plotly', 'uv', 'mypy')])"
     assert run(python, "-c", extras, at=elsewhere) == "[None, None, None]\n"
-    (elsewhere / "train.py").write_text(QUICK)
-    (elsewhere / "experiment.yaml").write_text(QUICK_EXPERIMENT)
+    write_experiment(elsewhere, QUICK_EXPERIMENT, QUICK)
     command = (python, "-m", "cloudtune")
     assert "Plan of" in run(*command, "plan", "experiment.yaml", at=elsewhere)
     assert "# cloudtune on AWS" in run(*command, "docs", "aws", at=elsewhere)

@@ -1,4 +1,4 @@
-"""The smallest experiment that is whole, for tests of one of its sections."""
+"""The smallest experiment that is whole, and experiments as files."""
 
 from pathlib import Path
 from typing import Any
@@ -17,3 +17,12 @@ FIELDS: dict[str, Any] = {
 
 def small_experiment(folder: Path, **sections: Any) -> Experiment:
     return Experiment(**{**FIELDS, "directory": folder, **sections})
+
+
+def write_experiment(folder: Path, text: str, script: str = "") -> Path:
+    """Write an experiment file, and its train.py if there is one; return the experiment's path."""
+    if script:
+        (folder / "train.py").write_text(script)
+    path = folder / "experiment.yaml"
+    path.write_text(text)
+    return path

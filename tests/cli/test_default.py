@@ -16,6 +16,7 @@ from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Command, called
 from tests.builders import machines
+from tests.builders.experiments import write_experiment
 
 SCRIPT = TRAIN.format(trouble='config["shift"]')
 EXPERIMENT = """
@@ -35,8 +36,7 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """Return a command line in a folder with a script, its profiles and an experiment."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    write_experiment(tmp_path, EXPERIMENT, SCRIPT)
     profiles = [profile(tmp_path / "train.py", name) for name in ("g4dn.xlarge", "g4dn.12xlarge")]
     write(tmp_path / "profile.json", profiles)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))

@@ -19,6 +19,7 @@ from cloudtune.script.guesses import GAP, rank
 from cloudtune.script.options import UNKNOWN, read_help
 from cloudtune.script.printed_lines import LinePattern
 from tests.bench import Bench, called
+from tests.builders.experiments import write_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -614,8 +615,7 @@ def test_option_folder_may_have_digits(bench: Bench) -> None:
 
 def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench: Bench) -> None:
     script = Path(shutil.copy(EXAMPLES / "smudged/train.py", tmp_path))
-    path = tmp_path / "experiment.yaml"
-    path.write_text("mine")
+    path = write_experiment(tmp_path, "mine")
     for words, result in (
         (
             [script],

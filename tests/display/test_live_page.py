@@ -15,6 +15,7 @@ from cloudtune.engine.ledger import FileLedger
 from tests.bench import Bench, called
 from tests.browser import CHROMIUM, started
 from tests.builders import play
+from tests.builders.experiments import write_experiment
 from tests.display.test_pages import PLAN, SETTING
 
 
@@ -164,9 +165,7 @@ cloud: {provider: local, slots: 2}
 @pytest.mark.cluster
 @pytest.mark.walk("a whole run to its deadline, and on")
 def test_run_extended_on_page_continues(bench: Bench) -> None:
-    (bench.folder / "train.py").write_text(SLOW)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(LIMITED)
+    path = write_experiment(bench.folder, LIMITED, SLOW)
     process = bench.start("run", path, "--html", "-q", "--force")
     assert process.stderr is not None
     url = ""

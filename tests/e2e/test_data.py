@@ -9,6 +9,7 @@ import pytest
 from cloudtune.infra.emulator.service import stop_emulator
 from tests.aws_stand_in.account import found_by_boto3, start
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 SCRIPT = """
 import os
@@ -66,10 +67,7 @@ def bucket(numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def written(bench: Bench, source: object, cloud: str = LOCAL, script: str = SCRIPT) -> Path:
-    (bench.folder / "train.py").write_text(script)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT.format(source=source, cloud=cloud))
-    return path
+    return write_experiment(bench.folder, EXPERIMENT.format(source=source, cloud=cloud), script)
 
 
 def best(bench: Bench) -> float:

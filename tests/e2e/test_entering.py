@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.bench import PLAIN, Bench, follow
+from tests.builders.experiments import write_experiment
 
 LOCAL = "{provider: local, slots: 1}"
 EMULATED = "{provider: emulated, instances: [g7.12xlarge], max_instances: 1}"
@@ -28,9 +29,11 @@ cloud: {cloud}
 def begin(bench: Bench, cloud: str) -> subprocess.Popen[str]:
     """Start a run whose last epochs wait for the file `go`; returns it once a trial trains."""
     go = str(bench.folder / "go")
-    (bench.folder / "train.py").write_text(PLAIN.format(last=2, go=go))
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT.format(cloud=cloud, budget="" if cloud == LOCAL else "$2"))
+    path = write_experiment(
+        bench.folder,
+        EXPERIMENT.format(cloud=cloud, budget="" if cloud == LOCAL else "$2"),
+        PLAIN.format(last=2, go=go),
+    )
     run = bench.start("run", path, "--no-pace", "--yes")
     follow(run, bench, "EpochDone")
     return run

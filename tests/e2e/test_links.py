@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 SCRIPT = """
 from pathlib import Path
@@ -42,10 +43,7 @@ def experiment(bench: Bench) -> Path:
     (folder / "data").mkdir()
     (folder / "data" / "b.csv").write_text("4 5")
     (folder / ".gitignore").write_text("data/\n")
-    (folder / "train.py").write_text(SCRIPT)
-    path = folder / "experiment.yaml"
-    path.write_text(EXPERIMENT + LOCAL)
-    return path
+    return write_experiment(folder, EXPERIMENT + LOCAL, SCRIPT)
 
 
 @pytest.mark.cluster

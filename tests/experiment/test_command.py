@@ -11,6 +11,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.script.command import split_words
 from cloudtune.train.programs.program import Program
+from tests.builders.experiments import write_experiment
 
 PORT = Path(__file__).parents[2] / "examples" / "ports" / "mnist" / "command.yaml"
 FIELDS: dict[str, Any] = {
@@ -30,8 +31,7 @@ def wrong(tmp_path: Path) -> Callable[..., str]:
     (tmp_path / "main.py").write_text("pass")
 
     def error_of(**fields: Any) -> str:
-        path = tmp_path / "experiment.yaml"
-        path.write_text(json.dumps({**FIELDS, **fields}))
+        path = write_experiment(tmp_path, json.dumps({**FIELDS, **fields}))
         try:
             Experiment.load(path).check_train()
         except ExperimentError as error:

@@ -16,7 +16,7 @@ from cloudtune.experiment.cloud import CloudSettings
 from cloudtune.experiment.schema import Epochs, LimitSettings, MetricSettings, StrategySettings
 from cloudtune.experiment.search_space import Grid, LogUniform
 from cloudtune.experiment.spaces import sample
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import FIELDS, write_experiment
 
 DIGITS = """\
 name: digits
@@ -43,9 +43,7 @@ seed: 0
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "experiment.yaml"
-    path.write_text(DIGITS)
-    return path
+    return write_experiment(tmp_path, DIGITS)
 
 
 def refusal(path: Path, **options: Any) -> list[str]:

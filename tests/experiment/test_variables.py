@@ -8,7 +8,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.node.process_group import VARIABLES
-from tests.builders.experiments import small_experiment
+from tests.builders.experiments import small_experiment, write_experiment
 
 TEXT = """
 train: train.py:train
@@ -20,8 +20,7 @@ limits: {deadline: 1h}
 
 
 def load(folder: Path, more: str) -> Experiment:
-    path = folder / "experiment.yaml"
-    path.write_text(TEXT + more)
+    path = write_experiment(folder, TEXT + more)
     return Experiment.load(path)
 
 

@@ -22,6 +22,7 @@ from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
 from tests.aws_stand_in.account import found_by_boto3
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.contracts.provider import ProviderContract
 
 ROOT = Path(__file__).parents[2]
@@ -93,8 +94,7 @@ cloud: {provider: moon, region: tranquility, max_instances: 2}
 @pytest.mark.usefixtures("moon")
 def test_an_added_cloud_is_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    path = tmp_path / "experiment.yaml"
-    path.write_text(EXPERIMENT)
+    path = write_experiment(tmp_path, EXPERIMENT)
     experiment = Experiment.load(path, known_instances=list_types)
     problem = build_problem(experiment, [profile({1.0: 10.0}, name="rover")])
     planned = make.make_plan(problem, Limits(3600.0, None))

@@ -24,6 +24,7 @@ from cloudtune.planning.proposal import propose
 from cloudtune.running.problems import read_limits
 from cloudtune.runs.report import simulate
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 
 LOCAL = """\
 name: digits
@@ -41,8 +42,7 @@ cloud:
 
 
 def load(folder: Path, text: str = LOCAL, **options: Any) -> Experiment:
-    path = folder / "experiment.yaml"
-    path.write_text(text)
+    path = write_experiment(folder, text)
     return Experiment.load(path, options, known_instances=lambda _: ["g4dn.12xlarge", "g5.xlarge"])
 
 

@@ -25,6 +25,7 @@ from cloudtune.running.flow import prepare, refuse_made_up, tune
 from cloudtune.running.reporter import Reporters
 from cloudtune.runs.job import Job
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.builders.worlds import measure_in
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ cloud: {instances: [g7.12xlarge], market: on-demand, max_instances: 4}
 
 def make_experiment(folder: Path, **cloud: Any) -> Experiment:
     """Return an experiment on the emulated cloud, whose script is there."""
-    (folder / "train.py").write_text("def train(config): ...\n")
-    path = folder / "experiment.yaml"
-    path.write_text(EMULATED)
+    path = write_experiment(folder, EMULATED, "def train(config): ...\n")
     return Experiment.load(path, cloud, known_instances=lambda _: ["g7.12xlarge", "p3.8xlarge"])
 
 

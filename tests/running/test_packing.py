@@ -16,6 +16,7 @@ from cloudtune.running.flow import prepare
 from cloudtune.running.reporter import Reporters
 from tests.bench import Done, called
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.builders.worlds import Cramped, measure_in
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ class Place:
         return called(self._capsys, words[0], self.experiment("sha"), *words[1:])
 
     def experiment(self, strategy: str) -> Path:
-        path = self.folder / "experiment.yaml"
-        path.write_text(TEXT.format(strategy=strategy))
-        return path
+        return write_experiment(self.folder, TEXT.format(strategy=strategy))
 
     def trains(self, one: float, two: float, mib: float | None) -> None:
         """Have an epoch take n seconds for one, and for two on a GPU, with that memory."""

@@ -23,6 +23,7 @@ from cloudtune.profiles.store import write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job, make_sampler
 from tests.bench import Done, called, script_profile
+from tests.builders.experiments import write_experiment
 
 Command = Callable[..., Done]
 Metric = Callable[[Mapping[str, object], int], float]
@@ -78,9 +79,7 @@ class Place:
             "machines": "g4dn.12xlarge",
             "market": "on-demand",
         }
-        path = self.folder / "experiment.yaml"
-        path.write_text(TEXT.format(**{**given, **fields}))
-        return path
+        return write_experiment(self.folder, TEXT.format(**{**given, **fields}))
 
     def job(self, script: str = "train", **fields: object) -> Job:
         wanted = load_experiment(self.experiment(**fields), {})

@@ -21,6 +21,7 @@ from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job, job_of_ledger
 from tests.bench import Done, called, script_profile
+from tests.builders.experiments import write_experiment
 
 TEXT = """\
 name: small
@@ -55,9 +56,7 @@ class Place:
         (folder / "unused.py").write_text("x = 1\n")
 
     def experiment(self, train: str = "train.py:train", depth: object = 18) -> Path:
-        path = self.folder / "experiment.yaml"
-        path.write_text(TEXT.format(train=train, depth=depth))
-        return path
+        return write_experiment(self.folder, TEXT.format(train=train, depth=depth))
 
     def measured(self, path: Path) -> None:
         """Keep a profile as a measurement of the experiment does."""

@@ -15,6 +15,7 @@ from cloudtune.script import mutators
 from cloudtune.strategies.samplers.axes import allows
 from cloudtune.train.models.space import ModelSpace
 from cloudtune.train.user_script import load_function
+from tests.builders.experiments import write_experiment
 
 EXAMPLE = Path(__file__).parents[2] / "examples/models"
 HEAD = """\
@@ -47,9 +48,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(folder: Path, script: str, yaml: str = YAML) -> Path:
-    (folder / "train.py").write_text(f"{HEAD}{script}\ndef train(config): ...\n")
-    (folder / "experiment.yaml").write_text(yaml)
-    return folder / "experiment.yaml"
+    return write_experiment(folder, yaml, f"{HEAD}{script}\ndef train(config): ...\n")
 
 
 def read_search(folder: Path, script: str) -> Any:

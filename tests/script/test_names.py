@@ -12,6 +12,7 @@ import cloudtune
 from cloudtune.cli.main import cli
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
+from tests.builders.experiments import write_experiment
 
 EXPERIMENT = {
     "name": "ports",
@@ -27,10 +28,9 @@ EXPERIMENT = {
 
 def list_warnings(folder: Path, source: str) -> list[str]:
     """Return what is wrong with a script, line by line."""
-    (folder / "experiment.yaml").write_text(json.dumps(EXPERIMENT))
-    (folder / "train.py").write_text(source)
+    path = write_experiment(folder, json.dumps(EXPERIMENT), source)
     try:
-        Experiment.load(folder / "experiment.yaml").check_train()
+        Experiment.load(path).check_train()
     except ExperimentError as error:
         return str(error).replace(f"{folder}/", "").splitlines()
     return []

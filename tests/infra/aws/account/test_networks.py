@@ -16,6 +16,7 @@ from cloudtune.infra.provider import at_place
 from cloudtune.running import runner
 from cloudtune.runs import home
 from tests.bench import TRAIN, called
+from tests.builders.experiments import write_experiment
 
 REGION = "us-east-1"
 EXPERIMENT = """
@@ -82,8 +83,7 @@ class Vpc:
 def account(
     own_account: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> EmulatorControl:
-    (tmp_path / "train.py").write_text(TRAIN.format(trouble=""))
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    write_experiment(tmp_path, EXPERIMENT, TRAIN.format(trouble=""))
     monkeypatch.chdir(tmp_path)
     return EmulatorControl(own_account)
 

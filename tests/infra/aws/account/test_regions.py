@@ -24,6 +24,7 @@ from cloudtune.running.regions import after
 from cloudtune.runs import home
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
+from tests.builders.experiments import write_experiment
 from tests.builders.machines import profile
 
 PRICES = {"us-east-1": 0.526, "us-east-2": 0.2, "eu-west-1": 0.1}
@@ -69,9 +70,7 @@ def experiment(tmp_path: Path) -> Path:
     script.write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
     speeds = replace(profile({1: 20.0}, name="g4dn.xlarge"), script_hash=script_hash(script))
     store.write(tmp_path / "speeds.json", [speeds])
-    path = tmp_path / "experiment.yaml"
-    path.write_text(f"{EXPERIMENT}  regions: [us-east-1, us-east-2, eu-west-1]\n")
-    return path
+    return write_experiment(tmp_path, f"{EXPERIMENT}  regions: [us-east-1, us-east-2, eu-west-1]\n")
 
 
 def test_a_plan_is_made_in_the_cheapest_region(
