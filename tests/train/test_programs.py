@@ -521,6 +521,20 @@ def test_no_gradients_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert it.reports == []
 
 
+def read_saves(it: Trial, pattern: str, last: int = 3) -> dict[int, dict[str, str]]:
+    """Train, and return by epoch the files of its checkpoint that match, by their names."""
+    saves: dict[int, dict[str, str]] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        if report.checkpoint is not None:
+            with Checkpoint(report.checkpoint, report.epoch).as_directory() as folder:
+                files = sorted(Path(folder).rglob(pattern))
+                saves[report.epoch] = {path.name: path.read_text() for path in files}
+
+    it.run(until=last, last=last, each=keep)
+    return saves
+
+
 def test_a_checkpoint_is_not_taken_half_written(tmp_path: Path) -> None:
     script = """
 import json, time
@@ -558,14 +572,7 @@ for epoch in range(1, 4):
 """
     reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
     it = trial(tmp_path, script, f"python main.py {order}", program=reads)
-    kept: dict[int, str] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-            kept[report.epoch] = Path(folder, "state").read_text()
-
-    it.run(each=keep)
-    assert kept == {1: "1", 2: "2", 3: "3"}
+    assert read_saves(it, "state") == {n: {"state": str(n)} for n in (1, 2, 3)}
 
 
 def test_late_save_is_awaited_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,15 +587,7 @@ for epoch in range(1, 5):
 """
     reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
     it = trial(tmp_path, script, "python main.py", program=reads)
-    kept: dict[int, str] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        if report.checkpoint is not None:
-            with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-                kept[report.epoch] = Path(folder, "state").read_text()
-
-    it.run(until=4, last=4, each=keep)
-    assert kept == {2: "2", 3: "3", 4: "4"}
+    assert read_saves(it, "state", last=4) == {n: {"state": str(n)} for n in (2, 3, 4)}
 
 
 def test_report_amid_save_waits(tmp_path: Path) -> None:
@@ -607,17 +606,10 @@ for epoch in range(1, 4):
         (folder / name).write_text(name)
 """
     it = trial(tmp_path, script, "python main.py", program={"printed": PLACE, "folder": "out"})
-    kept: dict[int, list[str]] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        assert report.checkpoint is not None
-        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-            saved = Path(folder, f"checkpoint-{report.epoch}")
-            kept[report.epoch] = sorted(path.name for path in saved.iterdir())
-
-    it.run(each=keep)
-    whole = ["config.json", "model.bin", "optimizer.bin"]
-    assert kept == {1: whole, 2: whole, 3: whole}
+    saves = read_saves(it, "checkpoint-*/*")
+    assert list(saves) == [1, 2, 3]
+    for files in saves.values():
+        assert list(files) == ["config.json", "model.bin", "optimizer.bin"]
 
 
 def test_report_log_is_no_save(tmp_path: Path) -> None:
@@ -642,14 +634,8 @@ for epoch in range(3):
 """
     reads = {"file": "out/version_*/metrics.jsonl", "folder": "out"}
     it = trial(tmp_path, script, "python main.py", program=reads)
-    kept: dict[int, list[str]] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-            kept[report.epoch] = [path.name for path in Path(folder).rglob("*.ckpt")]
-
-    it.run(each=keep)
-    assert kept == {1: ["epoch=0.ckpt"], 2: ["epoch=1.ckpt"], 3: ["epoch=2.ckpt"]}
+    saves = read_saves(it, "*.ckpt")
+    assert saves == {n + 1: {f"epoch={n}.ckpt": str(n)} for n in range(3)}
 
 
 def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:

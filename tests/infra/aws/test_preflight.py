@@ -13,7 +13,6 @@ from typing import Any
 import boto3
 import pytest
 
-from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import preflight
@@ -35,7 +34,7 @@ from cloudtune.running import runner
 from cloudtune.runs.job import Job
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import FIELDS, experiment_on_aws
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +52,7 @@ def account(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def experiment(tmp_path: Path, **cloud: Any) -> Experiment:
-    place = {"provider": "aws", "instances": ["g4dn.xlarge", "g4dn.2xlarge"], **cloud}
-    limits = {"budget": "$1"}
-    more = {"limits": limits, "cloud": place, "directory": str(tmp_path)}
-    return for_renting({**FIELDS, **more}, {})
+    return experiment_on_aws(tmp_path, {"instances": ["g4dn.xlarge", "g4dn.2xlarge"], **cloud})
 
 
 def refusal_text(wanted: Experiment) -> str:
@@ -210,6 +206,19 @@ def test_quotas_of_the_account_bound_an_open_choice(
     assert {offer.quota for offer in saved.offers} == {"on-demand g"}
 
 
+def record_tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the types that dry runs try from now on, in their order."""
+    tried = []
+    try_launch = Ec2.try_launch
+
+    def try_and_record(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
+        tried.append(request["InstanceType"])
+        return try_launch(ec2, tags, request)
+
+    monkeypatch.setattr(Ec2, "try_launch", try_and_record)
+    return tried
+
+
 def test_open_run_drops_refused_types(
     control: EmulatorControl,
     tmp_path: Path,
@@ -219,14 +228,7 @@ def test_open_run_drops_refused_types(
     plan_text(tmp_path, capsys, ANY)
     job = load_plan(tmp_path / "saved.plan")
     assert job is not None
-    tried = []
-    try_launch = Ec2.try_launch
-
-    def recorded(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
-        tried.append(request["InstanceType"])
-        return try_launch(ec2, tags, request)
-
-    monkeypatch.setattr(Ec2, "try_launch", recorded)
+    tried = record_tries(monkeypatch)
     runner.launchable(job)
     best = tried[0]
     assert len(tried) <= 6, "not each of them"
@@ -249,14 +251,7 @@ def test_open_run_without_types_is_refused(
     plan_text(tmp_path, capsys, ANY)
     job = load_plan(tmp_path / "saved.plan")
     assert job is not None
-    tried = []
-    try_launch = Ec2.try_launch
-
-    def recorded(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
-        tried.append(request["InstanceType"])
-        return try_launch(ec2, tags, request)
-
-    monkeypatch.setattr(Ec2, "try_launch", recorded)
+    tried = record_tries(monkeypatch)
     types = {offer.instance_type.name for offer in job.offers}
     # Of families that aren't among the best, one is tried: rights are often by family.
     runner.launchable(job)

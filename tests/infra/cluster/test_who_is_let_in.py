@@ -183,16 +183,14 @@ def test_a_ray_client_without_the_token_is_refused(cluster: Cluster, token: str)
     assert python(STRANGER, cluster.head.address, token).stdout == "refused\n"
 
 
-def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("started", "absent"),
+    [("gcs_server", "ray.util.client"), ("RuntimeEnvAgent", "DashboardAgent")],
+)
+def test_ray_starts_no_open_servers(cluster: Cluster, started: str, absent: str) -> None:
     commands = cluster.commands()
-    assert any("gcs_server" in command for command in commands)
-    assert not [command for command in commands if "ray.util.client" in command]
-
-
-def test_ray_s_dashboard_agents_are_not_started(cluster: Cluster) -> None:
-    commands = cluster.commands()
-    assert any("RuntimeEnvAgent" in command for command in commands)
-    assert not [command for command in commands if "DashboardAgent" in command]
+    assert any(started in command for command in commands)
+    assert not [command for command in commands if absent in command]
 
 
 def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
