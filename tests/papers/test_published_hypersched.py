@@ -78,7 +78,7 @@ class Listed:
         raise NotImplementedError(trials)
 
 
-def test_h2_to_h6_equal_published_code() -> None:
+def test_h2_h3_h4_h5_h6_equal_published_code() -> None:
     recorded = GAMES.read_text(encoding="utf-8").splitlines()
     assert len(recorded) == COUNT
     others = {
