@@ -484,7 +484,7 @@ def _find_home(home: Path) -> Callable[[int], str]:
     return look
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = _PATIENCE) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it never came to pass"

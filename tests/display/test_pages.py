@@ -181,13 +181,11 @@ def test_many_trials_keep_page_small() -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(folder: Path) -> Path:
     """A home with one run, as the folder that commands are given in."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
     job = replace(SETTING.job(PLAN), run="digits-1")
-    keep_run(tmp_path / "home", job, play(SETTING, PLAN).entries)
-    return tmp_path
+    keep_run(folder / "home", job, play(SETTING, PLAN).entries)
+    return folder
 
 
 def test_report_writes_a_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,5 @@
 """Provider local in an experiment and in a plan: this machine, at no cost unless one is set."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from cloudtune.running.problems import read_limits
 from cloudtune.runs.report import simulate
 from tests.builders import profile
 from tests.builders.experiments import write_experiment
+from tests.display.test_run_screen import print_lines
 
 LOCAL = """\
 name: digits
@@ -202,9 +202,7 @@ def test_what_costs_nothing_shows_no_dollars_and_no_market(tmp_path: Path) -> No
 
 
 def screen(show: Callable[[Console], None]) -> str:
-    file = io.StringIO()
-    show(Console(file=file, width=100, highlight=False))
-    return file.getvalue()
+    return "\n".join(print_lines(show, soft_wrap=False))
 
 
 def test_instance_hours_are_billed(tmp_path: Path) -> None:

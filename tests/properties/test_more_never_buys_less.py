@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -151,14 +150,6 @@ def measure(rentable: Rentable) -> Rentable:
     profile = known.slow_down(seconds / known.epoch_seconds(1.0))
     offer = replace(rentable.offer, interruptions_per_hour=0.0)
     return replace(rentable, offer=offer, profile=profile, behaviours=())
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @settings(

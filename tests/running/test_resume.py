@@ -30,9 +30,9 @@ PAUSE = 500.0
 
 
 def first_leg(
-    setting: Setting, interrupted: float | None = None
+    setting: Setting, interrupted: float | None = None, policy: RunPolicy | None = None
 ) -> tuple[RunPolicy, SimWorld, MemoryLedger]:
-    policy, world, ledger = setting.policy(), setting.world(), MemoryLedger()
+    policy, world, ledger = policy or setting.policy(), setting.world(), MemoryLedger()
     if interrupted is not None:
         world.schedule(Interrupted(interrupted))
     run(policy, world, ledger)

@@ -116,12 +116,8 @@ class Place:
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Place:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, capsys)
+def place(folder: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(folder, capsys)
 
 
 def play_trials(place: Place, metric: Metric, **fields: Any) -> list[Trial]:

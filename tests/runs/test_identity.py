@@ -69,12 +69,8 @@ class Place:
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Place:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, capsys)
+def place(folder: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(folder, capsys)
 
 
 def test_a_change_that_nothing_imports_is_planned_the_same(place: Place) -> None:

@@ -28,6 +28,7 @@ from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
 from tests.builders.values import present
 from tests.display.test_run_screen import print_lines
+from tests.running import test_resume
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0
@@ -46,11 +47,7 @@ def make_policy_of(setting: Setting) -> RunPolicy:
 def first_leg(
     setting: Setting, interrupted: float | None
 ) -> tuple[RunPolicy, SimWorld, MemoryLedger]:
-    policy, world, ledger = make_policy_of(setting), setting.world(), MemoryLedger()
-    if interrupted is not None:
-        world.schedule(Interrupted(interrupted))
-    run(policy, world, ledger)
-    return policy, world, ledger
+    return test_resume.first_leg(setting, interrupted, make_policy_of(setting))
 
 
 @pytest.mark.parametrize("by", [*AS_IT_GOES, *PLANNED])

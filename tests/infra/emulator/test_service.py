@@ -1,7 +1,7 @@
 """The emulated EC2 as its clients see it: real server, real boto3, real machines."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -14,8 +14,7 @@ from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.processes import is_running
-
-Eventually = Callable[[Callable[[], object]], None]
+from tests.infra.emulator.test_faults import Eventually, console
 
 SLEEPER = "#!/bin/bash\necho cloudtune-node ready\nexec sleep 600\n"
 
@@ -50,11 +49,6 @@ def is_live(instance: InstanceTypeDef) -> bool:
 
 def record(emulator: Emulator, instance_id: str) -> dict[str, Any]:
     return EmulatorControl(emulator.access).instance(instance_id)
-
-
-def console(emulator: Emulator, instance_id: str) -> str:
-    path = emulator.home / "instances" / instance_id / "console.log"
-    return path.read_text() if path.exists() else ""
 
 
 def error_code(caught: pytest.ExceptionInfo[ClientError]) -> str:
