@@ -12,11 +12,11 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from tests.train.programs.drawn_saves import Kept, drawn, play
+from tests.train.programs.drawn_saves import Kept, draw_way, play
 
 
 def play_drawn(folder: Path, seed: int) -> Kept:
-    kept = play(drawn(seed), folder / f"s{seed}")
+    kept = play(draw_way(seed), folder / f"s{seed}")
     if kept.torn or kept.lost:
         print(seed, kept.way, "torn", kept.torn, "lost", kept.lost, kept.found, flush=True)
     return kept

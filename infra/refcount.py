@@ -4,12 +4,13 @@ A run takes seconds to get its first instance. From its start to its end it hold
 cloud's folder, which the system releases when the run's process ends, however it ends.
 """
 
-import fcntl
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from cloudtune.errors import UsageError
+from cloudtune.file_locks import share_lock, try_lock
 from cloudtune.infra.provider import Cloud
 
 LOCK = "users.lock"
@@ -26,19 +27,17 @@ def claim(folder: Path, opened: Callable[[], Cloud], *, alone: bool = False) -> 
         UsageError: it should be used `alone`, and is in use.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = (folder / LOCK).open("a")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+    with ExitStack() as stack:
+        lock = stack.enter_context((folder / LOCK).open("a"))
+        if not alone:
+            share_lock(lock)
+        elif not try_lock(lock):
+            raise UsageError(TAKEN)
         cloud = opened()
-    except BlockingIOError:
-        lock.close()
-        raise UsageError(TAKEN) from None
-    except BaseException:
-        lock.close()
-        raise
+        unlock = stack.pop_all().close
 
     def close() -> None:
-        lock.close()
+        unlock()
         cloud.close()
 
     return replace(cloud, close=close)
@@ -48,9 +47,6 @@ def in_use(folder: Path) -> bool:
     """Whether the cloud of a folder is in use."""
     try:
         with (folder / LOCK).open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not try_lock(lock)
     except OSError:  # it never was in use
         return False
-    return False

@@ -46,10 +46,8 @@ class ExactPlanner:
         if plan is not None:
             return plan
         ends = make_search(request).ends()
-        raise refuse(
-            request,
-            *(None if end is None else self._plan_exact_bills(request, end) for end in ends),
-        )
+        plans = [None if end is None else self._plan_exact_bills(request, end) for end in ends]
+        raise refuse(request, *plans)
 
     def within(self, request: PlanRequest) -> Plan | None:
         """Return the best plan within the limits, or None without a reason.
@@ -64,11 +62,9 @@ class ExactPlanner:
             plan = self._plan_exact_bills(request, solution)
             if request.allowance.admit(plan.estimate):
                 return plan
-        return (
-            self._plan_rounded_bills(request, solution)
-            if coarsest > 0
-            else self._plan_exact_bills(request, solution)
-        )
+        if coarsest > 0:
+            return self._plan_rounded_bills(request, solution)
+        return self._plan_exact_bills(request, solution)
 
     def front(self, request: PlanRequest, points: int) -> list[Plan]:
         """Return plans from the fastest to the cheapest, each the cheapest for its time.
@@ -95,13 +91,11 @@ class ExactPlanner:
         plan = self._plan_exact_bills(request, instant)
         if plan.gap == 0.0 and request.allowance.admit(plan.estimate):
             return plan
-        incumbent = replace(instant, dollars=plan.estimate.dollars)
+        incumbent: Solution | None = None
+        if request.allowance.admit(plan.estimate):
+            incumbent = replace(instant, dollars=plan.estimate.dollars)
         search = make_search(request, rounded=True)
-        solution = search.best(
-            request.allowance,
-            request.objective,
-            incumbent if request.allowance.admit(plan.estimate) else None,
-        )
+        solution = search.best(request.allowance, request.objective, incumbent)
         if solution is None:
             return None
         if solution is not incumbent:

@@ -74,9 +74,11 @@ class _Fixed:
             train = np.where(table >= 0, waves * stage.epochs * menu.epoch[table], np.inf)
             move = time.min(axis=1)[:, None] + waves * begin
             stay = np.where(settled & (waves == 1), time, np.inf)
-            before = np.broadcast_to(time.argmin(axis=1)[:, None], table.shape)
-            own = np.broadcast_to(np.arange(table.shape[1])[None, :], table.shape)
-            back.append(np.where(stay <= move, own, before) if number else own)
+            came_from = np.broadcast_to(np.arange(table.shape[1])[None, :], table.shape)
+            if number:
+                before = np.broadcast_to(time.argmin(axis=1)[:, None], table.shape)
+                came_from = np.where(stay <= move, came_from, before)
+            back.append(came_from)
             time = np.minimum(move, stay) + train
             settled = waves == 1
         fleet = (offer, count, delays)

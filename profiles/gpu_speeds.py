@@ -359,8 +359,10 @@ def _add_specified_steps(
     steps: dict[str, dict[str, GpuPair]], sheets: Mapping[str, Specification], spread: float
 ) -> None:
     """Add a step from each GPU that few have compared to the one most like it by specification."""
-    programs = {gpu: sum(s.programs for s in pairs.values()) for gpu, pairs in steps.items()}
-    compared = [gpu for gpu, count in programs.items() if count >= _ENOUGH]
+    compared = []
+    for gpu, pairs in steps.items():
+        if sum(step.programs for step in pairs.values()) >= _ENOUGH:
+            compared.append(gpu)
     for gpu, sheet in sheets.items():
         if gpu in compared:
             continue

@@ -190,14 +190,15 @@ def with_earlier_runs(
 
 
 def _summarize(run: RunTimes, machine: str, curve: Mapping[Width, _Point]) -> Seen:
-    trained = [[e for e in trial if e.instance_type == machine] for trial in run.trials]
+    epochs = [epoch for trial in run.trials for epoch in trial if epoch.instance_type == machine]
+    trials = [trial for trial in run.trials if any(it.instance_type == machine for it in trial)]
     boots = [e for e in run.delays if (e.instance_type, e.delay) == (machine, "boot")]
     shares = [point.shares.get(run.run, 0.0) for point in curve.values()]
     return Seen(
         run=run.run,
         at=run.at,
-        epochs=sum(epoch.seconds.n for trial in trained for epoch in trial),
-        trials=sum(bool(trial) for trial in trained),
+        epochs=sum(epoch.seconds.n for epoch in epochs),
+        trials=len(trials),
         instances=sum(boot.seconds.n for boot in boots),
         share=round(math.fsum(shares) / len(shares), 4) if shares else 0.0,
     )
@@ -290,13 +291,14 @@ def _average(run: RunTimes, cell: Mapping[int, EpochTimes], where: str) -> _Poin
     free = sum(times.n - 1 for times in measured)
     squares = math.fsum((times.n - 1) * (times.sd / times.mean) ** 2 for times in measured)
     per_trial = sum(times.n**2 for times in measured) / count**2
+    sd = math.sqrt(squares / free) if free else 0.0
     return _Point(
         math.log(mean),
         _variance(per_trial, count, where),
         {run.run: 1.0},
         per_trial,
         0.0,
-        math.sqrt(squares / free) if free else 0.0,
+        sd,
         count,
     )
 
@@ -377,4 +379,5 @@ def _pool(measurements: Sequence[Measurement]) -> Measurement | None:
     mean = math.fsum(max(1, times.n) * times.mean for times in measurements) / count
     free = sum(max(0, times.n - 1) for times in measurements)
     squares = math.fsum(max(0, times.n - 1) * times.sd**2 for times in measurements)
-    return Measurement(mean, math.sqrt(squares / free) if free else 0.0, count)
+    sd = math.sqrt(squares / free) if free else 0.0
+    return Measurement(mean, sd, count)

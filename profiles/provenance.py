@@ -107,7 +107,8 @@ def basis(profiles: Iterable[ScalingProfile], today: str, *, paced: bool = False
     present: set[str] = {profile.provenance.origin for profile in used}
     present |= {_DERIVED for profile in used if profile.derived_from}
     kinds = tuple(k for k in (EMULATED, ASSUMED, PUBLISHED, _DERIVED, MEASURED) if k in present)
-    text = "; ".join(texts if len(texts) < _SEVERAL else kinds)
+    named = texts if len(texts) < _SEVERAL else kinds
+    text = "; ".join(named)
     if paced and EMULATED not in kinds:
         return Basis(f"emulated by figures {text}", (EMULATED, *kinds))
     return Basis(text or "unknown", kinds)

@@ -29,6 +29,7 @@ from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.running.runner import Ended
 from cloudtune.runs.job import Job
+from tests.builders.experiments import write_experiment
 
 if TYPE_CHECKING:
     from cloudtune.running.reporter import Reporter
@@ -190,10 +191,11 @@ class Bench:
     def experiment(
         self, trouble: str = "pass", *, trials: int = 4, first: int = 2, last: int = 4
     ) -> Path:
-        (self.folder / "train.py").write_text(TRAIN.format(trouble=trouble))
-        path = self.folder / "experiment.yaml"
-        path.write_text(EXPERIMENT.format(trials=trials, first=first, last=last))
-        return path
+        return write_experiment(
+            self.folder,
+            EXPERIMENT.format(trials=trials, first=first, last=last),
+            TRAIN.format(trouble=trouble),
+        )
 
     def shared(self, cloud: str, node: str, limits: str) -> Path:
         """Write an experiment for somebody's cluster, and a profile of its nodes; returns its path.
@@ -462,13 +464,13 @@ def left_over(before: set[int], home: Path) -> list[str]:
     """Return new processes that speak of the home; a moment is given to those that are ending."""
     give_up = time.monotonic() + 30
     while True:
-        result = [line for line in map(_speaks_of(home), set(psutil.pids()) - before) if line]
+        result = [line for line in map(_find_home(home), set(psutil.pids()) - before) if line]
         if not result or time.monotonic() > give_up:
             return result
         time.sleep(0.1)
 
 
-def _speaks_of(home: Path) -> Callable[[int], str]:
+def _find_home(home: Path) -> Callable[[int], str]:
     def look(pid: int) -> str:
         try:
             process = psutil.Process(pid)
@@ -482,7 +484,7 @@ def _speaks_of(home: Path) -> Callable[[int], str]:
     return look
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = _PATIENCE) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up, "it never came to pass"

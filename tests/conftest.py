@@ -107,3 +107,12 @@ def torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("torch"))
     yield
     del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a script and a home of its own."""
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
+    (tmp_path / "train.py").write_text("def train(config): ...\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

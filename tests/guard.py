@@ -63,7 +63,7 @@ def watched() -> Iterator[None]:
     """Fail where threads or processes are left that weren't there; the processes are ended."""
     threads, processes = _threads(), _processes()
     yield
-    left = _wait_for_none(lambda: _reported(_threads() - threads, _processes() - processes))
+    left = _wait_for_none(lambda: _list_leftovers(_threads() - threads, _processes() - processes))
     if left:
         _end(_processes() - processes)
         pytest.fail("\n".join(["left behind:", *left]), pytrace=False)
@@ -89,7 +89,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """End the processes that are left once all fixtures are done; they are a failure as well."""
     before = session.config.stash[_before_key]
     left = _wait_for_none(
-        lambda: _reported(
+        lambda: _list_leftovers(
             {_thread for _thread in _threads() if not _thread.daemon}, _processes() - before
         )
     )
@@ -205,7 +205,7 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def _reported(threads: set[threading.Thread], processes: set[psutil.Process]) -> list[str]:
+def _list_leftovers(threads: set[threading.Thread], processes: set[psutil.Process]) -> list[str]:
     return sorted([*map(_thread_line, threads), *map(_process_line, processes)])
 
 

@@ -28,7 +28,7 @@ from cloudtune.model.trial import Slice
 Message = Body | OfNode
 
 
-def part_of(
+def make_part(
     session: str,
     width: float,
     until: int,

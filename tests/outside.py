@@ -15,6 +15,7 @@ import pytest
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Done
+from tests.builders.experiments import write_experiment
 
 if TYPE_CHECKING:
     from tests.aws_stand_in.world import World
@@ -119,8 +120,7 @@ class Outside:
     def script_on(self, who: str, trouble: str) -> None:
         """Write a script, its profile and its experiment into somebody's folder."""
         folder = self.files_of(who)
-        (folder / "train.py").write_text(TRAIN.format(trouble=trouble))
-        (folder / "experiment.yaml").write_text(EXPERIMENT)
+        write_experiment(folder, EXPERIMENT, TRAIN.format(trouble=trouble))
         profile = ScalingProfile(
             instance_type="g4dn.xlarge",
             epoch={1.0: Measurement(0.6)},

@@ -136,16 +136,13 @@ class Result:
         if best is None:
             return None
         delivery = self.report.delivery
-        trial = best.trial if delivery is None else delivery.trial
-        number = best.epoch if delivery is None else delivery.epoch
+        trial, number, checkpoint = best.trial, best.epoch, self.report.kept
+        if delivery is not None:
+            trial, number, checkpoint = delivery.trial, delivery.epoch, delivery.path
         epoch = self._epochs.get((trial, number))
-        return Best(
-            trial=trial,
-            config=nest(self.report.policy.trials[trial].trial.config),
-            metrics={self.metric: best.metric} if epoch is None else dict(epoch.report.metrics),
-            epoch=number,
-            checkpoint=self.report.kept if delivery is None else delivery.path,
-        )
+        metrics = {self.metric: best.metric} if epoch is None else dict(epoch.report.metrics)
+        config = nest(self.report.policy.trials[trial].trial.config)
+        return Best(trial, config, metrics, number, checkpoint)
 
     @cached_property
     def cost(self) -> Cost:
@@ -233,22 +230,7 @@ class Result:
         metrics = dict.fromkeys(name for epoch in epochs for name in epoch.report.metrics)
         texts = dict.fromkeys(name for epoch in epochs for name in epoch.report.texts)
         named = {name: _column(name, _EPOCHS) for name in (*metrics, *texts)}
-        rows = [
-            {
-                "trial": epoch.trial,
-                "epoch": epoch.number,
-                **{named[name]: value for name, value in epoch.report.texts.items()},
-                **{named[name]: value for name, value in epoch.report.metrics.items()},
-                "seconds": epoch.report.at,
-                "took": epoch.report.seconds,
-                "width": epoch.width,
-                "instance": ",".join(
-                    dict.fromkeys(piece.instance for piece in epoch.session.start.placement)
-                ),
-                "checkpoint": epoch.report.checkpoint,
-            }
-            for epoch in epochs
-        ]
+        rows = [_epoch_row(epoch, named) for epoch in epochs]
         columns = dict.fromkeys(named.values())
         numbers = [named[name] for name in metrics if name not in texts]
         return frame(rows, (*_EPOCHS[:2], *columns, *_EPOCHS[2:]), numbers=numbers)
@@ -410,6 +392,23 @@ def load_run(name: str | None = None) -> Result:
         CloudtuneError: its ledger is damaged, or from another version of cloudtune.
     """
     return Result(report.load(home.find_run(name)))
+
+
+def _epoch_row(epoch: EpochSpan, columns: Mapping[str, str]) -> dict[str, object]:
+    """Return a row of `Result.history`; `columns` are those of the reported names."""
+    report = epoch.report
+    values = {**report.texts, **report.metrics}
+    instances = dict.fromkeys(piece.instance for piece in epoch.session.start.placement)
+    return {
+        "trial": epoch.trial,
+        "epoch": epoch.number,
+        **{columns[name]: value for name, value in values.items()},
+        "seconds": report.at,
+        "took": report.seconds,
+        "width": epoch.width,
+        "instance": ",".join(instances),
+        "checkpoint": report.checkpoint,
+    }
 
 
 def _column(metric: str, taken: Iterable[str]) -> str:

@@ -151,8 +151,9 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
 
 def _example(option: Option) -> str:
     """Return an option's words with its default, where it must be given all the same."""
-    is_known = option.default is not UNKNOWN
-    return option.words(shlex.quote(str(option.default)) if is_known else "VALUE")
+    if option.default is UNKNOWN:
+        return option.words("VALUE")
+    return option.words(shlex.quote(str(option.default)))
 
 
 def _apply(options: Sequence[Option], words: Sequence[str]) -> tuple[list[Option], list[str]]:

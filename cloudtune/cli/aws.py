@@ -434,7 +434,10 @@ def _print_identity(account: Inventory) -> None:
 
 
 def _print_steps(steps: list[str], verb: str) -> None:
-    click.echo("This will" if steps else f"nothing to {verb}")
+    if not steps:
+        click.echo(f"nothing to {verb}")
+        return
+    click.echo("This will")
     for step in steps:
         click.echo(f"  {step}")
 

@@ -85,7 +85,7 @@ def gc(
 
     _end_heads(run, dry_run=dry_run)
     abandoned = cleanup.find_orphans(end=run is None and not dry_run)
-    _print_left_machines(abandoned, "gc would end them" if dry_run else "ending them")
+    _print_left_machines(abandoned, _says_end(dry_run=dry_run))
     left = []
     mute = []
     returned = []
@@ -119,13 +119,17 @@ def gc(
     return _conclude_gc(data, output)
 
 
+def _says_end(*, dry_run: bool) -> str:
+    return "gc would end them" if dry_run else "ending them"
+
+
 def _end_heads(run: str | None, *, dry_run: bool) -> None:
     """End what dead runs left on this machine; first, as a live process could launch instances."""
     from cloudtune.running import cleanup
 
     for head in cleanup.dead_heads():
         if run in {None, head.folder.name}:
-            _print_head(head, "gc would end them" if dry_run else "ending them")
+            _print_head(head, _says_end(dry_run=dry_run))
             if not dry_run:
                 head.end()
 

@@ -123,11 +123,13 @@ def _parse_faults(given: str) -> list[Fault]:
         document = json.loads(given)
     except json.JSONDecodeError as error:
         raise UsageError(f"not JSON: {error}") from None
-    return parse_faults(document if isinstance(document, list) else [document])
+    faults = document if isinstance(document, list) else [document]
+    return parse_faults(faults)
 
 
 def _show_faults(faults: Sequence[Mapping[str, Any]]) -> None:
-    click.echo("pending faults:" if faults else "pending faults: none")
+    none = "" if faults else " none"
+    click.echo(f"pending faults:{none}")
     for fault in faults:
         click.echo(f"  {json.dumps(fault)}")
 

@@ -148,6 +148,7 @@ def profile(
     spent = 0.0
     began = unix_time()
     names = [machine.name for machine in instance_types(wanted)]
+    tried = cast("list[Parallel]", [] if parallel is None else parallel.split(","))
     for number, name in enumerate(names):
         limits = read_limits(wanted).less(unix_time() - began, spent)
         measured = measuring.measure(
@@ -161,7 +162,7 @@ def profile(
             widths=widths,
             share=1 / (len(names) - number),
             core_seconds=profiles[0].provenance.core_seconds if profiles else None,
-            parallel=() if parallel is None else cast("list[Parallel]", parallel.split(",")),
+            parallel=tried,
         )
         spent += measured.dollars
         profiles.append(measured.profile)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
-from cloudtune.display.terminal import Fact, Sheet
+from cloudtune.display.terminal import Fact, Sheet, label_lines
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
@@ -62,7 +62,7 @@ def reason(proposal: Proposal) -> list[Fact]:
     facts = []
     if proposal.chosen:
         facts.append(Fact("why", proposal.chosen))
-    facts += [Fact("" if n else "of", text) for n, text in enumerate(proposal.chosen_from)]
+    facts += label_lines("of", proposal.chosen_from)
     if proposal.derived:
         deadline = format_seconds(proposal.limits.deadline or 0.0)
         text = f"{deadline}: {proposal.derived}; set another with --deadline"
@@ -156,7 +156,7 @@ def facts(proposal: Proposal) -> list[Fact]:
         proven = plan_tables.quality(plan, proposal.objective or "")
         offers = count_noun(proposal.considered, "offer")
         lines.append(Fact("quality", f"{proven} of {offers}, by the speeds and prices below"))
-    lines += [Fact("" if n else "mind", text) for n, text in enumerate(proposal.remarks)]
+    lines += label_lines("mind", proposal.remarks)
     lines += _missing(proposal)
     return lines
 
@@ -228,9 +228,8 @@ def stages(proposal: Proposal, plan: Plan) -> Sheet:
 
 def instead(proposal: Proposal) -> Sheet | None:
     """Return two or three plans to choose instead; None if there are none."""
-    rows = list(
-        _searches(proposal) if proposal.plan.followed is None else _stages_instead(proposal)
-    )
+    is_search = proposal.plan.followed is None
+    rows = list((_searches if is_search else _stages_instead)(proposal))
     if not rows:
         return None
     if proposal.plan.followed is None:
@@ -356,7 +355,7 @@ def rests_on(proposal: Proposal) -> list[Fact]:
     notes = proposal.notes
     if len(notes) > _NOTES:
         notes = (*notes[: _NOTES - 1], f"{len(notes) - _NOTES + 1} more notes: --verbose")
-    lines += [Fact("" if n else "note", text) for n, text in enumerate(notes)]
+    lines += label_lines("note", notes)
     return lines
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from cloudtune.display.terminal import Fact, Sheet, beside
+from cloudtune.display.terminal import Fact, Sheet, beside, label_lines
 from cloudtune.model.plans import BY_PLAN, Forecast, Plan, RunPlan, Spread, StagePlan
 from cloudtune.model.scaling import ASSUMED, PUBLISHED
 from cloudtune.model.text import (
@@ -288,7 +288,7 @@ def certainty(proposal: Proposal) -> list[Fact]:
     """Return how likely the limits are kept, how near the plan is to the best, what it wastes."""
     plan = proposal.plan
     facts = [*_chance(proposal), Fact("quality", _quality(proposal))]
-    facts += [Fact("" if n else "unsure", text) for n, text in enumerate(proposal.unsure)]
+    facts += label_lines("unsure", proposal.unsure)
     if plan.followed is not None:
         overhead = format_seconds(sum(stage.overhead for stage in plan.followed.stages))
         facts.append(Fact("start-up", f"{overhead} of the time passes before trials train"))
@@ -354,11 +354,11 @@ def gap_text(plan: Plan, objective: str) -> str:
 def creation(proposal: Proposal) -> list[Fact]:
     """Return what a run would create, for how long, and the most that it could cost."""
     plan = proposal.plan
+    most = "" if plan.followed else "up to "
     machines = [
-        f"{count} x {offer_text(offer)} at {price_text(offer)}"
+        f"{most}{count} x {offer_text(offer)} at {price_text(offer)}"
         for offer, count in plan.launches.items()
     ]
-    label, most = ("launches", "") if plan.followed else ("rents", "up to ")
     worst = f"{cost_format(plan.offers)(proposal.worst_dollars)}: {proposal.worst_why}"
     head = "one process on this machine"
     price = proposal.experiment.charges.head
@@ -367,15 +367,15 @@ def creation(proposal: Proposal) -> list[Fact]:
     billing = () if plan.free else dict.fromkeys(offer.billing for offer in plan.launches)
     by = f"by the {plan.fleet_rule} fleet rule; never more than {plan.max_instances} in all"
     return [
-        *(Fact("" if n else label, f"{most}{text}") for n, text in enumerate(machines)),
+        *label_lines("launches" if plan.followed else "rents", machines),
         Fact("", f"at most {count_noun(plan.peak_instances, 'instance')} at once {by}"),
-        *(Fact("" if n else "billed", text) for n, text in enumerate(billing)),
+        *label_lines("billed", billing),
         *_caps(proposal),
         Fact("head", head),
         Fact("checkpoints", home.storage(proposal.experiment.storage)),
         *_charges(proposal),
         *([] if plan.free else [Fact("worst case", worst)]),
-        *(Fact("" if n else "assumes", text) for n, text in enumerate(proposal.assumptions)),
+        *label_lines("assumes", proposal.assumptions),
     ]
 
 

@@ -83,7 +83,9 @@ def show_profile(out: Console, profile: ScalingProfile) -> None:
     rows += [row(what, timing) for what, timing in delays.items()]
     columns = ("what", "mean", "spread", "measured", "GPU memory each")
     sheet = Sheet(title, columns, tuple(rows), frozenset({"what"}))
-    print_sheet(out, sheet if profile.memory else sheet.without("GPU memory each"))
+    if not profile.memory:
+        sheet = sheet.without("GPU memory each")
+    print_sheet(out, sheet)
     out.print(profile.source, markup=False)
 
 

@@ -23,6 +23,12 @@ class Fact(NamedTuple):
     warning: bool = False
 
 
+def label_lines(label: str, texts: Iterable[str]) -> list[Fact]:
+    """Return lines of which the first has the label."""
+    facts = [Fact("", text) for text in texts]
+    return [facts[0]._replace(label=label), *facts[1:]] if facts else []
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A table of text.

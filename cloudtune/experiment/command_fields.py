@@ -44,9 +44,13 @@ def command_mistake(
     )
 
 
+def _without_names(word: Word) -> str:
+    return "".join(part if isinstance(part, str) else "{}" for part in word)
+
+
 def _shell(words: tuple[Word, ...]) -> str:
     """Return the first word that only a shell understands, unless one is used."""
-    plain = ["".join(part if isinstance(part, str) else "{}" for part in word) for word in words]
+    plain = [_without_names(word) for word in words]
     if plain[0].rpartition("/")[2] in _SHELLS:
         return ""
     if _ASSIGNMENT.fullmatch(plain[0]):

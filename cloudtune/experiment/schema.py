@@ -98,7 +98,8 @@ class LimitSettings(Section):
             raise validation.refuse(
                 "GPUs cost nothing here, so a budget limits nothing; leave it out and set a "
                 "deadline or gpu_hours, or say what an hour costs: cloud.price",
-                *("limits", "budget"),
+                "limits",
+                "budget",
             )
         changed = self.model_copy(update={"budget": None})
         changed._idle_budget = self.budget  # noqa: SLF001  a copy of its own
@@ -275,11 +276,11 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _commands_run_elsewhere(self) -> Experiment:
         if self.setup.commands and PROVIDERS[self.cloud.provider].here:
-            raise validation.refuse(
+            why = (
                 f"are for rented machines, and provider {self.cloud.provider} uses this machine; "
-                "run them yourself, and leave them out",
-                *("setup", "commands"),
+                "run them yourself, and leave them out"
             )
+            raise validation.refuse(why, "setup", "commands")
         return self
 
     @model_validator(mode="after")
@@ -323,17 +324,17 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _who_inherits(self) -> Experiment:
         if self.strategy.inherit and self.strategy_name != "pbt":
-            raise validation.refuse(
+            why = (
                 "is only for pbt, whose clones continue from another trial's checkpoint; leave it "
-                "out",
-                *("strategy", "inherit"),
+                "out"
             )
+            raise validation.refuse(why, "strategy", "inherit")
         if self.strategy.inherit and not self.space.of_models:
-            raise validation.refuse(
+            why = (
                 "changes the networks of clones, and the search has no mutators; add "
-                "model: {mutators: train.py:MODEL}, or leave it out",
-                *("strategy", "inherit"),
+                "model: {mutators: train.py:MODEL}, or leave it out"
             )
+            raise validation.refuse(why, "strategy", "inherit")
         return self
 
     @model_validator(mode="after")
@@ -361,19 +362,19 @@ class Experiment(Section):
         if mistake := command_mistake(self.train, self.space, self.progress, self.checkpoints):
             raise validation.refuse(mistake, "train")
         if self.checkpoints.folder == "." and not self.reports.any:
-            raise validation.refuse(
+            why = (
                 "its script reports by cloudtune.report(), so that only a folder of checkpoints "
-                "alone can be kept; name one",
-                *("checkpoints", "folder"),
+                "alone can be kept; name one"
             )
+            raise validation.refuse(why, "checkpoints", "folder")
         printed = self.reports.printed
         names = () if printed is None else LinePattern(printed).names
         if printed is not None and self.metric.name not in names:
-            raise validation.refuse(
+            why = (
                 f"finds no {self.metric.name}, the experiment's metric; "
-                f"{allowed_names(self.metric.name, names)}",
-                *("reports", "printed"),
+                f"{allowed_names(self.metric.name, names)}"
             )
+            raise validation.refuse(why, "reports", "printed")
         return self
 
     def __init__(self, /, **fields: Any) -> None:

@@ -207,7 +207,7 @@ def parse_domain(value: object) -> Domain:
             "to try each write {grid: [...]}, and for a value that is a list {choice: [[...]]}"
         )
     if not isinstance(value, Mapping):
-        return Constant(_scalar(value) if value is not None else None)
+        return Constant(None if value is None else _scalar(value))
     if len(value) != 1:
         raise ExperimentError(
             f"{quote(dict(value))} has {len(value)} entries; write one distribution "

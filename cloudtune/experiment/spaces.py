@@ -441,7 +441,8 @@ def complete(space: Space, fixed: Mapping[str, object], stream: str) -> dict[str
             ranges = " or ".join(quote(to_jsonable(domain)) for domain in domains)
             raise PlaceError(f"{quote(value)} is not in {ranges}", (name,))
     streams = {name: Random(f"{stream}/{name}") for name in space}  # noqa: S311 (no secret)
-    for _ in range(_TRIES if space.conditions else 1):
+    tries = _TRIES if space.conditions else 1
+    for _ in range(tries):
         values: dict[str, object] = {}
         for name, domain in space.items():
             listed = Categories(domain.values) if isinstance(domain, Grid) else domain

@@ -226,7 +226,9 @@ def _scalar(node: ScalarNode) -> object:
             case "int":  # as YAML 1.2 means it: 010 is ten and 0o10 is eight
                 digits = text.lower().lstrip("+-")
                 base = {"0b": 2, "0o": 8, "0x": 16}.get(digits[:2], 10)
-                magnitude = int(digits[2:] if base != 10 else digits, base)
+                if base != 10:
+                    digits = digits[2:]
+                magnitude = int(digits, base)
                 return -magnitude if text.startswith("-") else magnitude
             case "float":
                 return float(re.sub(r"^([+-]?)\.(inf|nan)$", r"\1\2", text.lower()))

@@ -105,7 +105,8 @@ class ReportCallback(CheckpointCallback):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="cloudtune-") as folder:
             trainer.save_checkpoint(Path(folder, FILE))
             is_first = trainer.global_rank == 0
-            report(metrics, Checkpoint.from_directory(folder) if is_first else None)
+            checkpoint = Checkpoint.from_directory(folder) if is_first else None
+            report(metrics, checkpoint)
 
 
 class Environment(ClusterEnvironment):  # type: ignore[misc]

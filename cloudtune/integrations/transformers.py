@@ -100,4 +100,5 @@ class ReportCallback(transformers.TrainerCallback):  # type: ignore[misc]
         """Report; unwinds `train()` where the trial stops here."""
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
         is_first = state.is_world_process_zero
-        report(self._metrics, Checkpoint.from_directory(folder) if is_first else None)
+        checkpoint = Checkpoint.from_directory(folder) if is_first else None
+        report(self._metrics, checkpoint)

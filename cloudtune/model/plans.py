@@ -35,6 +35,16 @@ class Stage:
         return self.end_epoch - self.start_epoch
 
 
+def subtract(limit: float | None, amount: float) -> float | None:
+    """Return what an amount leaves of a limit; None, no limit, stays."""
+    return None if limit is None else limit - amount
+
+
+def multiply(limit: float | None, factor: float) -> float | None:
+    """Return a part, or a multiple, of a limit; None, no limit, stays."""
+    return None if limit is None else limit * factor
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a person named: seconds from the start of a run to its end, and dollars.
@@ -47,10 +57,7 @@ class Limits:
 
     def remaining(self, seconds: float, dollars: float) -> "Remaining":
         """Return what is left of the limits after these seconds and dollars of the run."""
-        return Remaining(
-            None if self.deadline is None else self.deadline - seconds,
-            None if self.budget is None else self.budget - dollars,
-        )
+        return Remaining(subtract(self.deadline, seconds), subtract(self.budget, dollars))
 
     def less(self, seconds: float = 0.0, dollars: float = 0.0) -> "Limits":
         """Return the limits of another run that begins after these seconds and dollars."""
@@ -67,7 +74,7 @@ class Remaining:
 
     def after(self, seconds: float) -> "Remaining":
         """Return what remains after that many seconds in which nothing is spent."""
-        return self if self.seconds is None else replace(self, seconds=self.seconds - seconds)
+        return replace(self, seconds=subtract(self.seconds, seconds))
 
 
 @dataclass(frozen=True)
@@ -88,16 +95,10 @@ class Allowance:
 
     def remaining(self, seconds: float, dollars: float) -> Remaining:
         """Return what is left after a part of the plan."""
-        return Remaining(
-            None if self.seconds is None else self.seconds - seconds,
-            None if self.dollars is None else self.dollars - dollars,
-        )
+        return Remaining(subtract(self.seconds, seconds), subtract(self.dollars, dollars))
 
     def scale(self, factor: float) -> "Allowance":
-        return Allowance(
-            None if self.seconds is None else self.seconds * factor,
-            None if self.dollars is None else self.dollars * factor,
-        )
+        return Allowance(multiply(self.seconds, factor), multiply(self.dollars, factor))
 
 
 @dataclass(frozen=True)

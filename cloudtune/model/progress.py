@@ -294,7 +294,8 @@ class Roster:
                 queue = self._here if before.queue == "here" else self._elsewhere
                 del queue[bisect.bisect_left(queue, index)]
             if now.queue:
-                bisect.insort(self._here if now.queue == "here" else self._elsewhere, index)
+                queue = self._here if now.queue == "here" else self._elsewhere
+                bisect.insort(queue, index)
 
     def _member(self, trial: TrialProgress) -> _Member:
         status = trial.status

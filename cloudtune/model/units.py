@@ -106,7 +106,8 @@ def format_seconds(seconds: float) -> str:
     """Return "1h 10m", "4m 30s" or "12.3s": at most two units, none of them zero."""
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
-    if (short := round(seconds, 1 if seconds >= 1 else 2)) < 60:
+    digits = 1 if seconds >= 1 else 2
+    if (short := round(seconds, digits)) < 60:
         return f"{short:g}s"
     if (whole := round(seconds)) < 3600:
         return _two(whole // 60, "m", whole % 60, "s")

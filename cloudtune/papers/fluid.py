@@ -61,10 +61,11 @@ class StaticFluid(Fluid):
             self._remaining_seconds(view, task.trial.id, task.until, rentable) for task in tasks
         ]
         shares = self._shares(rentable, heights, max(1, math.floor(idle + GPU_ROUNDING)))
-        return [
-            clamp_width(rentable, 1.0 if self._unknown(view, task.trial.id) else share)
-            for task, share in zip(tasks, shares, strict=True)
-        ]
+        widths = []
+        for task, share in zip(tasks, shares, strict=True):
+            width = 1.0 if self._unknown(view, task.trial.id) else share
+            widths.append(clamp_width(rentable, width))
+        return widths
 
     def resized(self, view: View, trial: TrialProgress) -> Width:
         """Return the width planned at a trial's last rung; its own if none was."""

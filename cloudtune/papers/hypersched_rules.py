@@ -208,4 +208,4 @@ class Admission:
             return (view.limits.deadline or 0.0) * (1 - self._switches.exploration_ratio)
         longest = (self._longest - self._overhead.seconds(view)) * self._eta
         epoch = self._epoch.value
-        return min(longest, math.inf if epoch is None else self._max_epochs * epoch)
+        return longest if epoch is None else min(longest, self._max_epochs * epoch)

@@ -174,10 +174,10 @@ class HyperSchedAllocator(ByWidth):
         `allowed` are the atoms that each trial may have, ascending. The best trial takes as much of
         the remainder as it can, then the next.
         """
-        given = [
-            max((atoms for atoms in steps if atoms <= share), default=0)
-            for share, steps in zip(shares, allowed, strict=True)
-        ]
+        given = []
+        for share, steps in zip(shares, allowed, strict=True):
+            affordable = [atoms for atoms in steps if atoms <= share]
+            given.append(max(affordable, default=0))
         left = min(sum(shares), most) - sum(given)
         for rank, steps in enumerate(allowed):
             reach = [atoms for atoms in steps if given[rank] < atoms <= given[rank] + left]

@@ -12,7 +12,7 @@ from cloudtune.errors import NoCapacityError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.provider import find_provider
 from cloudtune.model.catalog import InstanceType
-from cloudtune.model.plans import Limits
+from cloudtune.model.plans import Limits, multiply
 from cloudtune.model.scaling import ASSUMED, EMULATED, ScalingProfile
 from cloudtune.model.trial import EndReason
 from cloudtune.planners.base import InfeasibleError
@@ -130,6 +130,8 @@ def _measure(
     machines = _machines_to_measure(experiment, assumed)
     for number, machine in enumerate(machines):
         part = 1 / (len(machines) - number)
+        limits = cap.less(unix_time() - now, spent)
+        limits = dataclasses.replace(limits, deadline=multiply(limits.deadline, part))
         try:
             measured = measuring.measure(
                 experiment,
@@ -138,7 +140,7 @@ def _measure(
                 pace=pace,
                 pack="auto" if _may_pack(experiment, machine) else 1,
                 only_known=True,
-                limits=_part_of_time(cap.less(unix_time() - now, spent), part),
+                limits=limits,
                 core_seconds=profiles[0].provenance.core_seconds if profiles else None,
                 enough_usd=part * (enough - spent),
             )
@@ -173,11 +175,6 @@ def _may_pack(wanted: Experiment, machine: InstanceType) -> bool:
     """
     real = machine.gpu_memory_mib > 0 and not find_provider(wanted.cloud.provider).paced
     return real and not read_choice(wanted).whole_gpus
-
-
-def _part_of_time(limits: Limits, part: float) -> Limits:
-    deadline = limits.deadline
-    return dataclasses.replace(limits, deadline=None if deadline is None else part * deadline)
 
 
 def refuse_partial_profiles(measured: Measured) -> None:

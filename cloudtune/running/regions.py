@@ -63,7 +63,8 @@ def rank_regions(
         raise UsageError(f"cloud.regions: none can take this run. {'. '.join(refused)}")
     candidates.sort(key=lambda candidate: candidate.worth)
     first, *others = [f"{it.experiment.cloud.region} ({it.figure})" for it in candidates]
-    to_stderr(f"Region {first}; next {', '.join(others)}" if others else f"Region {first}")
+    then = f"; next {', '.join(others)}" if others else ""
+    to_stderr(f"Region {first}{then}")
     for text in refused:
         to_stderr(f"  not {text}")
     return [candidate.experiment for candidate in candidates]

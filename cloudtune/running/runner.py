@@ -364,10 +364,11 @@ def make_training(
     variables: Variables,
 ) -> Training:
     """Return the common settings of an experiment's sessions; `losses_per_hour`: of instances."""
+    train = experiment.train_function
+    if not experiment.runs_command:
+        train = f"{experiment.train_file.name}:{train}"
     return Training(
-        train=experiment.train_function
-        if experiment.runs_command
-        else f"{experiment.train_file.name}:{experiment.train_function}",
+        train=train,
         program=read_program(experiment),
         progress=Progress(**experiment.progress.model_dump()),
         metric_name=experiment.metric.name,

@@ -8,7 +8,6 @@ Beside a run's ledger:
 """
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from cloudtune.errors import UsageError
+from cloudtune.file_locks import try_lock
 from cloudtune.infra.processes import DamagedRecordError, ProcessGroup
 from cloudtune.model.plain_text import clean
 
@@ -37,7 +37,7 @@ def driving(folder: Path, where: Mapping[str, str]) -> Iterator[None]:
         UsageError: another process drives it.
     """
     with (folder / LOCK).open("a") as lock:
-        if not _acquire(lock, fcntl.LOCK_EX, _GLANCE_SECONDS) or _recorded_alive(folder):
+        if not _acquire(lock) or _recorded_alive(folder):
             other = _driver(folder)
             process = "another process" if other is None else f"process {other.pid}"
             raise UsageError(
@@ -66,7 +66,7 @@ def is_driven(folder: Path) -> bool:
         return carried
     try:
         with (folder / LOCK).open("r") as lock:
-            if not _acquire(lock, fcntl.LOCK_SH, 0.0):
+            if not try_lock(lock, shared=True):
                 return True
     except OSError:  # a run of an older version, or one that was never driven
         pass
@@ -93,17 +93,13 @@ def read_place(folder: Path) -> tuple[str, str]:
     )
 
 
-def _acquire(lock: IO[str], kind: int, patience: float) -> bool:
-    give_up = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= give_up:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
+def _acquire(lock: IO[str]) -> bool:
+    give_up = time.monotonic() + _GLANCE_SECONDS
+    while not try_lock(lock):
+        if time.monotonic() >= give_up:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _recorded_alive(folder: Path) -> bool:

@@ -13,7 +13,6 @@ storage/           checkpoints, if an experiment names no storage
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from cloudtune import private_files
 from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
+from cloudtune.file_locks import share_lock, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,17 +117,21 @@ def with_module(experiment: Experiment) -> Iterator[None]:
         return
     path = experiment.train_file
     with path.open() as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        share_lock(file)
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):  # another run has it
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-                path.with_suffix(".pkl").unlink()
-                compiled = Path(cache_from_source(str(path)))
-                compiled.unlink(missing_ok=True)
-                compiled.parent.rmdir()  # unless the person's own modules are in it
+            if try_lock(file):  # else another run has it
+                _remove_module(path)
+
+
+def _remove_module(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.with_suffix(".pkl").unlink()
+        compiled = Path(cache_from_source(str(path)))
+        compiled.unlink(missing_ok=True)
+        compiled.parent.rmdir()  # unless the person's own modules are in it
 
 
 def began() -> float:

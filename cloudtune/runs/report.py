@@ -15,7 +15,12 @@ from typing import Any
 from cloudtune.clock import utc_date
 from cloudtune.engine.ledger import DAMAGED, Entry, MemoryLedger
 from cloudtune.engine.loop import run
-from cloudtune.engine.record.accounting import Accounting, Amount, compute_accounting
+from cloudtune.engine.record.accounting import (
+    Accounting,
+    Amount,
+    InstanceAccount,
+    compute_accounting,
+)
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.engine.record.summary import Summary, Target
 from cloudtune.engine.record.timeline import EpochSpan, Timeline, prices, read
@@ -217,11 +222,12 @@ def load(folder: Path) -> Report:
         ) from error
     best = report.policy.best
     kept = None if best is None or best.checkpoint is None else standing(best.checkpoint)
+    delivery = None if best is None else read_delivery(folder, best, kept, Places.of(job))
     billed = None if report.policy.ended else _bill_total(report, folder / "instances.json")
     return replace(
         report,
         kept=kept,
-        delivery=None if best is None else read_delivery(folder, best, kept, Places.of(job)),
+        delivery=delivery,
         undelivered=undelivered(folder),
         billed=billed,
         rescued=_rescue(folder, report.policy.best_lost or best),
@@ -275,12 +281,13 @@ def build(job: Job, entries: tuple[Entry, ...]) -> Report:
         policy.handle(entry.event)
     rungs = rung_epochs(epochs.min, epochs.max, job.experiment.eta)
     itinerary = policy.itinerary
+    stages = () if itinerary is None else tuple(_stages(policy, itinerary, timeline))
     return Report(
         job=job,
         policy=policy,
         entries=entries,
         timeline=timeline,
-        stages=() if itinerary is None else tuple(_stages(policy, itinerary, timeline)),
+        stages=stages,
         fleet=timeline.fleet_sizes(),
         width_changes=tuple(_width_changes(timeline)),
         rungs=rung_reports(policy, timeline, rungs),
@@ -434,24 +441,25 @@ def _accounting_json(accounting: Accounting) -> dict[str, Any]:
         "busy_share": accounting.busy_share,
         "restarts": accounting.restarts,
         "resizes": accounting.resizes,
-        "instances": [
-            {
-                "intent": account.intent,
-                "instance": account.instance,
-                "offer": str(account.offer),
-                "gpus": account.offer.gpus,
-                "begin": account.begin,
-                "end": account.end,
-                "returned": account.returned,
-                "total": encode(account.whole),
-                "categories": _amounts_json(account.amounts),
-                "boot": encode(account.boot),
-                "busy_share": account.busy_share,
-                "busy": [{"at": at, "gpus": gpus} for at, gpus in account.busy],
-            }
-            for account in accounting.instances
-        ],
+        "instances": [_account_json(account) for account in accounting.instances],
         "trials": {name: _amounts_json(amounts) for name, amounts in accounting.trials.items()},
+    }
+
+
+def _account_json(account: InstanceAccount) -> dict[str, Any]:
+    return {
+        "intent": account.intent,
+        "instance": account.instance,
+        "offer": str(account.offer),
+        "gpus": account.offer.gpus,
+        "begin": account.begin,
+        "end": account.end,
+        "returned": account.returned,
+        "total": encode(account.whole),
+        "categories": _amounts_json(account.amounts),
+        "boot": encode(account.boot),
+        "busy_share": account.busy_share,
+        "busy": [{"at": at, "gpus": gpus} for at, gpus in account.busy],
     }
 
 

@@ -171,7 +171,8 @@ class Draft:
         lines += self.notes
         guessed = (value for value in self.tuned if value.name not in self.search)
         spaces = {value.name: space(value) for value in guessed} | self.search
-        lines.append("search:" if spaces else f"search: {{}}  # {GAP}: no parameter was found")
+        nothing = "" if spaces else f" {{}}  # {GAP}: no parameter was found"
+        lines.append(f"search:{nothing}")
         lines += [f"  {name}: {space}" for name, space in spaces.items()]
         if self.unit == "step":
             lines.append(f"progress: {{unit: step, every: {self.every}}}  # compared so often")

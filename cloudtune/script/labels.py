@@ -134,7 +134,8 @@ def _label_numbers(numbers: Sequence[_Number], lines: Sequence[str]) -> Iterator
             with_step = f"{step[1]} {{step}}.*?{pattern}" if step is not None else ""
             has_step = _matches(with_step, name, lines) == expected
             values = tuple(it.text for it in numbers)
-            yield Labelled(name, with_step if has_step else pattern, values)
+            chosen = with_step if has_step else pattern
+            yield Labelled(name, chosen, values)
             return
 
 

@@ -152,8 +152,11 @@ def _imports(tree: ast.Module) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                first = alias.name.partition(".")[0]
-                sources[alias.asname or first].add(alias.name if alias.asname else first)
+                if alias.asname:
+                    sources[alias.asname].add(alias.name)
+                else:
+                    first = alias.name.partition(".")[0]
+                    sources[first].add(first)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 sources[alias.asname or alias.name].add(f"{node.module}.{alias.name}")

@@ -192,8 +192,9 @@ def _parse_help(lines: Sequence[str]) -> Option | None:
         return None
     default = _default(text)
     typed = _TYPE.search(text)
-    kind = _kind(value) or _kind(typed[1] if typed else "")
     absl = next((word for word in _KINDS if word.startswith("(") and word in text), "")
+    in_text = typed[1] if typed else ""
+    kind = _kind(absl) if absl else _kind(value) or _kind(in_text)
     is_flag = any(
         name.startswith("--no") and f"--{name[4:].lstrip('-')}" in names for name in names
     )
@@ -201,7 +202,7 @@ def _parse_help(lines: Sequence[str]) -> Option | None:
         names=tuple(names),
         default=default,
         choices=_choices(value),
-        kind=_kind(absl) if absl else kind,
+        kind=kind,
         help=" ".join(rest.split()),
         takes_value=not is_flag and bool(value or typed or absl or default is not UNKNOWN),
         required=starred or _REQUIRED.search(text) is not None,

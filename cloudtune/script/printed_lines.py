@@ -100,17 +100,18 @@ def _widen(pattern: str) -> str:
 
 def _expression(text: str, *, as_it_stands: bool) -> tuple[re.Pattern[str], Mapping[str, str]]:
     names: dict[str, str] = {}
+    literal = _literal if as_it_stands else str
     parts = [_BEGINS] if re.match(r"\w", text) else []
     end = 0
     for place in _PLACE.finditer(text):
-        between = text[end : place.start()]
-        parts.append(_literal(between) if as_it_stands else between)
-        parts.append(_BETWEEN if place[1] and place.start() else "")
+        parts.append(literal(text[end : place.start()]))
+        if place[1] and place.start():
+            parts.append(_BETWEEN)
         group = f"place_{len(names)}"
         names[group] = place[2]
         parts.append(f"(?P<{group}>{_VALUE})")
         end = place.end()
-    parts.append(_literal(text[end:]) if as_it_stands else text[end:])
+    parts.append(literal(text[end:]))
     pattern = re.compile(_widen("".join(parts)))
     return pattern, {name: names.get(name, name) for name in pattern.groupindex}
 
@@ -130,5 +131,6 @@ def _certain_letters(pattern: str) -> bytes:
         depth += {"(": 1, ")": -1}.get(part, 0)
         if part[0] in "?*{":
             runs[-1] = runs[-1][:-1]  # the letter before is optional
-        runs.append(part if depth == 0 and part.isidentifier() else "")
+        run = part if depth == 0 and part.isidentifier() else ""
+        runs.append(run)
     return max(runs, key=len).encode()

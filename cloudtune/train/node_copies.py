@@ -13,7 +13,6 @@ They last as long as the node's agent.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from cloudtune.file_locks import lock_file
 from cloudtune.train import storage
 from cloudtune.train.saved_files import AGENT_VARIABLE, TICK_SECONDS, file_stamp
 
@@ -114,8 +114,7 @@ def make_room(size: int = 0) -> None:
 @contextlib.contextmanager
 def one_at_a_time(trial: str) -> Iterator[None]:
     """Wait until no other worker of this node fetches a checkpoint of the trial."""
-    with (_make_folder(_WHOLE) / f"{trial}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+    with lock_file(_make_folder(_WHOLE) / f"{trial}.lock"):
         yield
 
 

@@ -51,8 +51,9 @@ def look(endpoint: Endpoint, address: str) -> Contents:
     region = _region(s3, bucket)
     pages = s3.get_paginator("list_objects_v2")
     files = size = 0
+    prefix = f"{key}/" if key else ""
     try:
-        for page in pages.paginate(Bucket=bucket, Prefix=f"{key}/" if key else ""):
+        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
             contents = page.get("Contents", ())
             files += len(contents)
             size += sum(found["Size"] for found in contents)
@@ -60,7 +61,7 @@ def look(endpoint: Endpoint, address: str) -> Contents:
                 break
     except ClientError as error:
         is_absent = error.response.get("Error", {}).get("Code") in _ABSENT
-        return Contents(0 if is_absent else None, region=region)
+        return Contents(files=0, region=region) if is_absent else Contents(None, region=region)
     except CALL_ERRORS:
         return Contents(None, region=region)
     return Contents(files, size, region)

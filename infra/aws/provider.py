@@ -8,7 +8,6 @@ import os
 import time
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune import aws_session
@@ -24,6 +23,7 @@ from cloudtune.model.catalog import quota_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from cloudtune.experiment.cloud import CloudSettings as Settings
     from cloudtune.experiment.schema import Experiment
@@ -185,10 +185,8 @@ class Aws(Ec2Speaking):
         from cloudtune.infra.aws import networks  # noqa: PLC0415  boto3 takes long
 
         settings = experiment.cloud
-        endpoint = Endpoint(settings.region)
-        network = networks.read_network(self.calls(endpoint), settings)
-        places = networks.find_places(network, settings, networks.instances_of(settings))
-        return Cloud(endpoint, _request(settings), settings.tags, places=places)
+        network = networks.read_network(self.calls(Endpoint(settings.region)), settings)
+        return _make_cloud(settings, network)
 
     def preflight(
         self, experiment: Experiment, head: HeadOffer | None, offers: Sequence[Offer] = ()
@@ -199,9 +197,11 @@ class Aws(Ec2Speaking):
         from cloudtune.infra.aws.rights import lacking_rights  # noqa: PLC0415
 
         settings = experiment.cloud
-        cloud = self.open(experiment, Path(), pace=False)
+        calls = self.calls(Endpoint(settings.region))
+        network = networks.read_network(calls, settings)
+        cloud = _make_cloud(settings, network)
         tags = {**settings.tags, RUN_TAG: "preflight"}
-        checks = Preflights(self.calls(cloud.endpoint), cloud, tags, self.regions)
+        checks = Preflights(calls, cloud, tags, self.regions)
         launches = dict.fromkeys((offer.instance_type, offer.market) for offer in offers)
         if not launches:
             types = self.instance_types(settings)
@@ -209,7 +209,6 @@ class Aws(Ec2Speaking):
                 (kind, market) for kind in types for market in _markets(settings)
             )
         lacking = list(lacking_rights(experiment, has_head=head is not None))
-        network = networks.read_network(self.calls(cloud.endpoint), settings)
         kinds = [networks.instances_of(settings)]
         if head is not None:
             kinds.insert(0, networks.HEAD)
@@ -305,6 +304,13 @@ def _missing_packages(experiment: Experiment, network: Network) -> Iterator[str]
     usual = run_defaults(Endpoint(network.region)).cloud["image"]
     if experiment.cloud.image == usual and not is_packed(experiment.storage):
         yield problem
+
+
+def _make_cloud(settings: Settings, network: Network) -> Cloud:
+    from cloudtune.infra.aws import networks  # noqa: PLC0415  boto3 takes long
+
+    places = networks.find_places(network, settings, networks.instances_of(settings))
+    return Cloud(Endpoint(settings.region), _request(settings), settings.tags, places=places)
 
 
 def _request(settings: Settings) -> dict[str, Any]:

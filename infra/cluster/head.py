@@ -233,16 +233,15 @@ class RayHead:
             nodes = self._client.get_all_node_info(timeout=_ANSWER_SECONDS)
         except RayError:
             return []
-        return [
-            JoinedNode(
-                node.labels[INSTANCE_LABEL],
-                node_id.hex(),
-                int(node.resources_total.get("GPU", 0)),
-                "" if node.state == GcsNodeInfo.ALIVE else node.death_info.reason_message or _LEFT,
-            )
-            for node_id, node in nodes.items()
-            if INSTANCE_LABEL in node.labels
-        ]
+        joined = []
+        for node_id, node in nodes.items():
+            if INSTANCE_LABEL not in node.labels:
+                continue
+            is_alive = node.state == GcsNodeInfo.ALIVE
+            death = "" if is_alive else node.death_info.reason_message or _LEFT
+            gpus = int(node.resources_total.get("GPU", 0))
+            joined.append(JoinedNode(node.labels[INSTANCE_LABEL], node_id.hex(), gpus, death))
+        return joined
 
     def agent(self, node: JoinedNode, training: Training, *, existing: bool = False) -> Any | None:
         run = self.rental.run

@@ -266,9 +266,10 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         except self._ec2.errors as error:
             silent = any(note.what == "unanswered" for note in self._notes(intent))
             refused = self._ec2.is_definite(error) and not (asked_before or silent)
+            outcome = "refused" if refused else "lost"
             code = self._ec2.code(error)
             message = str(error)
-            self._note("refused" if refused else "lost", intent, code=code, message=message)
+            self._note(outcome, intent, code=code, message=message)
             raise NodeLaunchException(code, message, sys.exc_info()) from error
         except Exception as error:
             code = type(error).__name__
@@ -314,7 +315,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         doomed = [node for node in node_ids if node != head_instance(self.run)]
         for node in doomed:
             instance = self._instance(node)
-            self._note("returning", instance.intent if instance else "", instance=node)
+            intent = instance.intent if instance else ""
+            self._note("returning", intent, instance=node)
         if doomed:
             self._ec2.terminate(doomed)
             with self._lock:

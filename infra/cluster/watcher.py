@@ -213,11 +213,12 @@ class Watcher:
                 ended = max(ended, asked)
             ended -= self._began
         console = "" if watched.joined else self._console(intent, instance.id)
-        self._emit(
-            lambda at: events.InstanceGone(
-                at, intent, at if ended is None else min(at, ended), instance.reason, console
-            )
-        )
+
+        def gone(at: float) -> events.InstanceGone:
+            end = at if ended is None else min(at, ended)
+            return events.InstanceGone(at, intent, end, instance.reason, console)
+
+        self._emit(gone)
 
     def _console(self, intent: str, instance: str) -> str:
         """Save the output of an instance that never joined, and return its end.

@@ -130,8 +130,9 @@ class EmulatedEC2:
         if subnet:
             zone = backend.get_subnet(subnet).availability_zone
         is_spot = parameters.get("InstanceMarketOptions.MarketType") == "spot"
+        market: Market = "spot" if is_spot else "on-demand"
         instance_type = parameters.get("InstanceType", "")
-        wanted = Pool(instance_type, "spot" if is_spot else "on-demand", zone)
+        wanted = Pool(instance_type, market, zone)
         live = [it for it in self.machines.live() if it.record.region_name == region]
         zones = [zone] if zone else [it.name for it in backend.describe_availability_zones()]
         counts = (int(parameters.get("MinCount", "1")), int(count))

@@ -256,6 +256,7 @@ def _make_temp_dir(folder: Path) -> Path:
         inside.mkdir(exist_ok=True)
         return inside
     short = len(tempfile.gettempdir()) + len("/ct-12345678") <= LONGEST_TEMP_DIR
-    outside = Path(tempfile.mkdtemp(prefix="ct-", dir=None if short else "/tmp"))  # noqa: S108
+    root = None if short else "/tmp"  # noqa: S108
+    outside = Path(tempfile.mkdtemp(prefix="ct-", dir=root))
     inside.symlink_to(outside)
     return outside

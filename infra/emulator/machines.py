@@ -169,7 +169,8 @@ class RunningMachines:
         times = [word for word in arguments if word not in ("-P", "-h", "--poweroff")]
         if len(times) != 1 or times[0].startswith("-"):
             raise ValueError("usage: shutdown [-P] +MINUTES|now, or shutdown -c")
-        match = _SHUTDOWN_DELAY.fullmatch("0" if times[0] == "now" else times[0])
+        minutes = "0" if times[0] == "now" else times[0]
+        match = _SHUTDOWN_DELAY.fullmatch(minutes)
         if match is None:
             raise ValueError(f"shutdown: {times[0]!r} is neither +MINUTES nor now")
         due = self.clock.now() + 60.0 * int(match[1])

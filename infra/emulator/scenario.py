@@ -150,11 +150,11 @@ class Scenario:
         rate = next((rate for rate in rates if rate.fits(action)), None)
         if rate is not None:
             burst, per_second = find_rate(action)
-            figures = Rate(
-                burst if rate.burst is None else rate.burst,
-                per_second if rate.per_second is None else rate.per_second,
-            )
-            throttled = not self._buckets.take(action, figures)
+            if rate.burst is not None:
+                burst = rate.burst
+            if rate.per_second is not None:
+                per_second = rate.per_second
+            throttled = not self._buckets.take(action, Rate(burst, per_second))
         else:
             throttled = self._is_throttled(region, action, parameters)
         if not throttled:

@@ -13,8 +13,6 @@ Cheap to import: only the emulator's own process loads moto.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -26,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.file_locks import lock_file
 from cloudtune.infra.emulator import early
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.requests import Access
@@ -33,13 +32,14 @@ from cloudtune.infra.node import this_machine as local
 from cloudtune.private_files import close, keep_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cloudtune.infra.emulator.faults import Fault
     from cloudtune.infra.emulator.rules import AccessRules
 
 LONGEST_START_S = 60.0
 LONGEST_END_S = 30.0
+_LOCK = "emulator.lock"
 FAULTS_VARIABLE = "CLOUDTUNE_EMULATOR_FAULTS"
 _POLL_S = 0.05
 # Settings of the caller that must not reach the emulator: a missing profile breaks botocore, and
@@ -74,7 +74,7 @@ def ensure_emulator(
     home = home.absolute()
     home.mkdir(parents=True, exist_ok=True)
     close(home)
-    with _lock(home):
+    with lock_file(home / _LOCK):
         emulator = find_emulator(home)
         if emulator is None:
             # One may be just ending: two would fight over the machines.
@@ -113,7 +113,7 @@ def stop_emulator(home: Path, *, only_if_idle: bool) -> bool:
     """
     if not home.exists():
         return True
-    with _lock(home):
+    with lock_file(home / _LOCK):
         state = _read_state(home)
         if state is not None and _is_alive(state):
             try:
@@ -191,7 +191,7 @@ def find_orphans(home: Path, *, end: bool) -> list[str]:
         return []
     from cloudtune.infra.emulator import machine_process  # noqa: PLC0415 - psutil: 30 ms
 
-    with _lock(home):
+    with lock_file(home / _LOCK):
         state = _read_state(home)
         if state is not None and _is_alive(state):
             return []
@@ -199,13 +199,6 @@ def find_orphans(home: Path, *, end: bool) -> list[str]:
         if left and end:
             machine_process.end_leftovers(instances)
         return left
-
-
-@contextlib.contextmanager
-def _lock(home: Path) -> Iterator[None]:
-    with os.fdopen(os.open(home / "emulator.lock", os.O_WRONLY | os.O_CREAT, 0o600), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _faults_at_start() -> list[Fault]:

@@ -156,13 +156,13 @@ def _source(pins: Sequence[str], into: str) -> bytes:
     ours = (
         f"cloudtune @ file://{into}/{path.name} --hash=sha256:{hashlib.sha256(wheel).hexdigest()}"
     )
-    texts = {
-        "ours.txt": [ours],
-        "uv.txt": [next(line for line in pins if line.startswith("uv=="))],
-        "pins.txt": pins,
+    uv = next(line for line in pins if line.startswith("uv=="))
+    files = {
+        path.name: wheel,
+        "ours.txt": f"{ours}\n".encode(),
+        "uv.txt": f"{uv}\n".encode(),
+        "pins.txt": "".join(f"{line}\n" for line in pins).encode(),
     }
-    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in texts.items()}
-    files = {path.name: wheel, **files}
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, data in files.items():
             info = tarfile.TarInfo(name)

@@ -6,7 +6,6 @@ again.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cloudtune.errors import CloudtuneError, UsageError, need
+from cloudtune.file_locks import lock_file
 from cloudtune.infra.environments.delivery import COMPLETE, python_path
 from cloudtune.infra.environments.spec import Spec
 from cloudtune.infra.environments.wheel import write_wheel
@@ -193,17 +193,16 @@ def _alone(place: Path) -> Iterator[None]:
     Raises:
         UsageError: its folder can't be written.
     """
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = (place.parent / f".{place.name}.lock").open("w")
-    except OSError as error:
-        raise UsageError(
-            f"setup: {place.parent} can't be written ({error.strerror}); environments stand there "
-            f"on each instance, and are built in the same place: sudo install -d -o $USER "
-            f"{place.parent}"
-        ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_file(place.parent / f".{place.name}.lock"))
+        except OSError as error:
+            raise UsageError(
+                f"setup: {place.parent} can't be written ({error.strerror}); environments stand "
+                f"there on each instance, and are built in the same place: sudo install -d -o "
+                f"$USER {place.parent}"
+            ) from None
         yield
 
 

@@ -6,8 +6,6 @@ one run on one machine, as on a Ray cluster, share a copy.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -19,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cloudtune.errors import UsageError
 from cloudtune.experiment.data import is_in_s3
+from cloudtune.file_locks import lock_file, share_lock, try_lock
 from cloudtune.train.storage import Patience, StorageError, filesystem, open_file, staging_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import TextIO
 
 _FILES_AT_ONCE: Final = 8
@@ -76,37 +75,32 @@ class NodeData:
     def close(self) -> None:
         """Delete the copies that no other agent uses."""
         for users, folder in self._copies:
-            with users, _lock_copy(folder.name), contextlib.suppress(BlockingIOError):
-                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with users, lock_file(_beside(folder.name, "lock")):
+                if not try_lock(users):
+                    continue
                 shutil.rmtree(folder, ignore_errors=True)
                 for tail in ("users", "lock"):
-                    Path(users.name).with_suffix(f".{tail}").unlink(missing_ok=True)
+                    _beside(folder.name, tail).unlink(missing_ok=True)
         self._copies.clear()
 
     def _copy_source(self, name: str, source: str) -> Path:
         """Return the complete copy of a source in S3."""
-        digest = hashlib.sha256(f"{self._run}\n{source}".encode()).hexdigest()[:16]
-        with _lock_copy(f"{_COPY}{digest}"):
+        digest = hashlib.sha256(f"{self._run}\n{source}".encode()).hexdigest()
+        copy = f"{_COPY}{digest[:16]}"
+        with lock_file(_beside(copy, "lock")):
             try:
-                place = _copy_once(name, source, f"{_COPY}{digest}")
-                users = _lock_file(f"{_COPY}{digest}.users")
+                place = _copy_once(name, source, copy)
+                users = _beside(copy, "users").open("a", encoding="utf-8")
             except (OSError, StorageError) as error:
                 raise DataError(f"data.{name}: {source} can't be copied: {error}") from None
-            fcntl.flock(users, fcntl.LOCK_SH)
+            share_lock(users)
         self._copies.append((users, place))
         return place
 
 
-def _lock_file(name: str) -> TextIO:
-    return (Path(tempfile.gettempdir()) / name).open("a", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _lock_copy(name: str) -> Iterator[None]:
-    """Keep other processes of this machine from making or deleting a copy meanwhile."""
-    with _lock_file(f"{name}.lock") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _beside(name: str, tail: str) -> Path:
+    """Return a file of a copy that all agents of this machine find: its lock or its users."""
+    return Path(tempfile.gettempdir()) / f"{name}.{tail}"
 
 
 def _copy_once(name: str, source: str, folder: str) -> Path:

@@ -4,6 +4,7 @@ import csv
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -43,12 +44,14 @@ def gpus(visible: str | None = None) -> tuple[Gpu, ...]:
     except (OSError, subprocess.SubprocessError):  # a broken one
         return ()
     rows = csv.reader(answer.splitlines(), skipinitialspace=True)
-    whole = ([part.strip() for part in row] for row in rows if len(row) == _QUERY.count(",") + 1)
-    all_gpus = tuple(
-        Gpu(int(index), uuid, name, int(memory) if memory.isdecimal() else 0)
-        for index, uuid, name, memory in whole
-    )
-    return all_gpus if visible is None else _visible(all_gpus, visible)
+    gpus = tuple(_read_gpu(row) for row in rows if len(row) == _QUERY.count(",") + 1)
+    return gpus if visible is None else _visible(gpus, visible)
+
+
+def _read_gpu(row: Sequence[str]) -> Gpu:
+    index, uuid, name, memory = (part.strip() for part in row)
+    memory_mib = int(memory) if memory.isdecimal() else 0
+    return Gpu(int(index), uuid, name, memory_mib)
 
 
 def _ask_driver() -> str:

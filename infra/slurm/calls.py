@@ -156,11 +156,14 @@ class SlurmCalls(provider.Calls):
         own = {_TOKEN: token, "kind": request["instance_type"], "logs": logs}
         name = f"cloudtune-{tags[provider.RUN_TAG]}-{tags[provider.INTENT_TAG]}"
         answer = ask(
-            *("sbatch", "--parsable", f"--job-name={name}"),
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
             f"--comment={json.dumps({**own, **tags})}",
             *time_options(tags[provider.LEASE_TAG], kind["limit_seconds"]),
             *kind["options"],
-            *(f"--output={logs}/%j.log", "--no-requeue"),
+            f"--output={logs}/%j.log",
+            "--no-requeue",
             script=job_script(request["script"], counted=kind["counted"]),
         )
         return f"slurm-{answer.split(';')[0].strip()}"
@@ -191,7 +194,10 @@ class SlurmCalls(provider.Calls):
     def _list(self) -> list[dict[str, Any]]:
         """Return the jobs that the controller knows."""
         answer = ask(
-            *("squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}"),
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--user={getpass.getuser()}",
             f"--format={_FIELDS}",
         )
         rows = [line.split("|", 5) for line in answer.splitlines()]
@@ -229,7 +235,11 @@ def _billed_jobs(ids: Collection[str]) -> dict[str, dict[str, Any]]:
 
 def _read_bills(*options: str) -> dict[str, dict[str, Any]]:
     answer = ask(
-        *("sacct", "--allocations", "--noheader", "--parsable2", f"--format={_BILL_FIELDS}"),
+        "sacct",
+        "--allocations",
+        "--noheader",
+        "--parsable2",
+        f"--format={_BILL_FIELDS}",
         *options,
     )
     rows = [line.split("|", 4) for line in answer.splitlines()]

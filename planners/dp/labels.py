@@ -45,7 +45,8 @@ class Labels:
 
     def only(self, rows: Indices | Bools) -> "Labels":
         columns = {name: column[rows] for name, column in vars(self).items() if name != "ages"}
-        return Labels(**columns, ages=None if self.ages is None else self.ages[rows])
+        ages = None if self.ages is None else self.ages[rows]
+        return Labels(**columns, ages=ages)
 
 
 @dataclass(frozen=True)

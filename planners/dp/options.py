@@ -254,7 +254,8 @@ def _shares(request: PlanRequest, index: int, sizes: Iterable[int], most: int) -
     rentable = request.rentables[index]
     for width, count in itertools.product(rentable.profile.widths, sizes):
         at_once = slots(width, rentable.gpus, count)
-        for waves in range(1, math.ceil(most / at_once) + 1 if at_once else 1):
+        most_waves = math.ceil(most / at_once) if at_once else 0
+        for waves in range(1, most_waves + 1):
             yield index, count, width, min(most, at_once * waves), waves
 
 
@@ -293,9 +294,12 @@ def _join(alone: Options, mixed: Options) -> Options:
 def _columns(request: PlanRequest, stage: Stage, pairs: Sequence[tuple[Part, Part]]) -> Options:
     table = np.array(pairs, dtype=float).reshape(len(pairs), 2, 5)
     offer, count, waves = (table[:, :, column].astype(np.int64) for column in (0, 1, 4))
-    epoch = np.array(
-        [[request.rentables[part[0]].epoch_seconds(part[2]) for part in parts] for parts in pairs]
-    )
+    seconds = [
+        request.rentables[index].epoch_seconds(width)
+        for parts in pairs
+        for index, _, width, *_ in parts
+    ]
+    epoch = np.array(seconds).reshape(len(pairs), 2)
     rates = np.array([rentable.offer.held_usd_per_second for rentable in request.rentables])
     return Options(
         offer=offer,

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -320,12 +321,10 @@ def _together(parts: Sequence[Labels]) -> Labels:
     if len(parts) == 1:
         return parts[0]
     ages = [part.ages for part in parts if part.ages is not None]
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in vars(parts[0])
-        if name != "ages"
-    }
-    return Labels(**columns, ages=np.concatenate(ages) if ages else None)
+    columns: dict[str, Any] = {"ages": np.concatenate(ages) if ages else None}
+    for name in vars(parts[0]).keys() - {"ages"}:
+        columns[name] = np.concatenate([getattr(part, name) for part in parts])
+    return Labels(**columns)
 
 
 def _nearest(labels: Labels, aim: Aim, rest: RestBounds, options: Options, most: int) -> Indices:

@@ -64,22 +64,18 @@ def _replan(request: PlanRequest, plan: Plan, factor: float) -> Plan | None:
     real = replace(request, rentables=slowed, mix=1)
     first = price(real, plan.choices, plan.planner).stages[0]
     left = request.allowance.remaining(first.seconds, first.dollars)
-    held = tuple(
-        Live(
-            group.offer,
-            (max(0.0, first.seconds - real.rentable(group.offer).profile.launch.mean),)
-            * group.instances,
-            group.width if group.waves == 1 else None,
-        )
-        for group in first.groups
-    )
+    held = []
+    for group in first.groups:
+        age = max(0.0, first.seconds - real.rentable(group.offer).profile.launch.mean)
+        width = group.width if group.waves == 1 else None
+        held.append(Live(group.offer, (age,) * group.instances, width))
     reserve = Reserve(0.0)
     wished = left
     if plan.wished is not None:
         seconds = in_wished_time(left.seconds, plan.wished * (1 + NOISE) - first.seconds)
         wished = replace(left, seconds=seconds)
     allowance = reserve.allowance(wished)
-    rest = replace(real, work=request.work[1:], fleet=held, allowance=allowance)
+    rest = replace(real, work=request.work[1:], fleet=tuple(held), allowance=allowance)
     going_on = price(rest, plan.choices[1:], plan.planner)
     best = QUICK.within(rest)
     if reserve.tight.allowance(left).admit(going_on.estimate):

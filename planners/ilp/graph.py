@@ -91,7 +91,9 @@ class Graph:
             {live.offer: live.width for live in fleet},
             settled=True,
         )
-        return [[begin], *([HeldFleet.after(way) for way in ways] for ways in self.ways)]
+        held = [[begin]]
+        held += (list(map(HeldFleet.after, ways)) for ways in self.ways)
+        return held
 
     @cached_property
     def arcs(self) -> list[list[list[Arc]]]:
@@ -125,8 +127,10 @@ class Graph:
         ]
         nodes = [self.held[stage + 1][path[stage]] for stage in range(max(launch, 0), end)]
         before = self.held[max(launch, 0)][0 if launch <= 0 else tail]
-        lots = list(self._fleet_lots() if launch < 0 else _launches(before, nodes[0], arcs[0]))
-        counts = [before, *nodes] if launch < 0 else nodes
+        if launch < 0:
+            lots, counts = list(self._fleet_lots()), [before, *nodes]
+        else:
+            lots, counts = list(_launches(before, nodes[0], arcs[0])), nodes
         life = sum(arc.seconds for arc in arcs)
         heads = self.held[end + 1] if end < len(self.request.work) else [HeldFleet({}, {}, True)]
         bills: dict[tuple[int, ...], float] = {}

@@ -34,29 +34,33 @@ class Master:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._problem: Any = pulp.LpProblem("plan", pulp.LpMinimize)
-        self._nodes = [
-            [
-                self._problem.add_variable(f"n{s}_{n}", 0, 1, pulp.LpInteger)
-                for n in range(len(ways))
-            ]
-            for s, ways in enumerate(graph.ways)
-        ]
-        self._flows = [
-            [
-                [self._problem.add_variable(f"a{s}_{a}_{b}", 0, 1) for b in range(len(heads))]
-                for a, heads in enumerate(tails)
-            ]
-            for s, tails in enumerate(graph.arcs)
-        ]
+        self._nodes = [self._add_nodes(stage) for stage in range(len(graph.ways))]
+        self._flows = [self._add_flows(stage) for stage in range(len(graph.arcs))]
+        first_launch = -1 if graph.request.fleet else 0
         self._debts = {
             (launch, end): self._problem.add_variable(f"d{launch + 1}_{end}", 0)
             for end in range(len(graph.arcs))
-            for launch in range(-1 if graph.request.fleet else 0, end)
+            for launch in range(first_launch, end)
         }
         self._scales = {"cost": self._scale("cost"), "time": self._scale("time"), "rank": 1.0}
         self._goals = {what: self._goal(what) for what in ("cost", "time", "rank")}
         self._connect()
         self._bills_the_least = False
+
+    def _add_nodes(self, stage: int) -> list[Any]:
+        """Return a variable for each way of a stage: whether the path takes it."""
+        return [
+            self._problem.add_variable(f"n{stage}_{way}", 0, 1, pulp.LpInteger)
+            for way in range(len(self._graph.ways[stage]))
+        ]
+
+    def _add_flows(self, stage: int) -> list[list[Any]]:
+        """Return a variable for each arc of a stage, by its tail."""
+        flows = []
+        for tail, heads in enumerate(self._graph.arcs[stage]):
+            names = [f"a{stage}_{tail}_{head}" for head in range(len(heads))]
+            flows.append([self._problem.add_variable(name, 0, 1) for name in names])
+        return flows
 
     def minimise(self, measure: Measure, nodes: int | None) -> Solved:
         """Solve, and return the outcome, the bound in the measure's own unit."""

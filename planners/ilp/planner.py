@@ -11,7 +11,6 @@ The problem is RubberBand's (EuroSys 2021); the cuts are those of the integer L-
 (Laporte and Louveaux, 1993), lifted over launches and returns.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 from cloudtune.errors import UsageError
@@ -149,7 +148,7 @@ class _Search:
             if solved.status == "infeasible":
                 return None if self._best is None else self._best.measure(measure)
             if solved.bound is not None:
-                bound = max(solved.bound, -math.inf if bound is None else bound)
+                bound = solved.bound if bound is None else max(solved.bound, bound)
             if solved.status == "unknown":
                 break
             learnt = self._try_path(self._master.path(), measure)

@@ -69,7 +69,8 @@ def solve(problem: Any, nodes: int | None = None) -> Solved:
         for variable in problem.variables():
             variable.varValue = values[variable.index]
     bound = float(model.getInfo().mip_dual_bound)
-    return Solved(status, bound if status != "infeasible" and math.isfinite(bound) else None)
+    has_bound = status != "infeasible" and math.isfinite(bound)
+    return Solved(status, bound if has_bound else None)
 
 
 def _status(model: Any) -> SolveStatus:

@@ -50,7 +50,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Cloud:
 
 
 @pytest.fixture
-def sent(tmp_path: Path) -> HeadRun:
+def head_run(tmp_path: Path) -> HeadRun:
     folder = tmp_path / "runs" / "small-1"
     folder.mkdir(parents=True)
     place = Remote(
@@ -74,7 +74,7 @@ class Printed(Reporter):
         self.text += text
 
 
-def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+def follow_in_steps(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
     """Take one step each time that the follower waits."""
     left = list(steps)
 
@@ -85,14 +85,14 @@ def steps_of(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> N
     monkeypatch.setattr("cloudtune.running.remote.time.sleep", wait)
 
 
-def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
-    sent: HeadRun,
+def test_following_survives_storage_and_cloud_outages(
+    head_run: HeadRun,
     cloud: _Cloud,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = HeadStore(sent.remote.storage)
+    store = HeadStore(head_run.remote.storage)
     storage, away = tmp_path / "storage", tmp_path / "away"
     printed = Printed()
 
@@ -113,8 +113,8 @@ def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
         cloud.unreachable = 2
         store.tell(State(time.time(), "i-1", attempt=1, code=0))
 
-    steps_of(monkeypatch, begin, lose, lambda: None, find_again, end)
-    assert follow(sent, printed) == 0
+    follow_in_steps(monkeypatch, begin, lose, lambda: None, find_again, end)
+    assert follow(head_run, printed) == 0
     assert printed.text == "epoch 1\nepoch 2\n"
     said = capsys.readouterr().err.splitlines()
     lost = [line for line in said if "lost contact with run small-1" in line]
@@ -127,41 +127,45 @@ def test_following_outlives_a_storage_and_a_cloud_out_of_reach(
 
 
 def test_a_boot_reported_once(
-    sent: HeadRun,
+    head_run: HeadRun,
     cloud: _Cloud,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = HeadStore(sent.remote.storage)
+    store = HeadStore(head_run.remote.storage)
     first = b"apt: x\ncloudtune-head: installing Python\n"
-    steps_of(
+    follow_in_steps(
         monkeypatch,
         lambda: store.write(BOOT, first + b"cloudtune-no"),
         lambda: store.write(BOOT, first + b"cloudtune-node: fetched in 8 s\n"),
         lambda: None,
         lambda: store.tell(State(time.time(), "i-1", attempt=1, code=0)),
     )
-    assert follow(sent, Reporter()) == 0
+    assert follow(head_run, Reporter()) == 0
     assert capsys.readouterr().err == "head: installing Python\nhead: fetched in 8 s\n"
 
 
-def test_a_head_that_died(sent: HeadRun, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    HeadStore(sent.remote.storage).write(BOOT, b"cloudtune-head: no uv from its index\n")
+def test_a_head_that_died(
+    head_run: HeadRun, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HeadStore(head_run.remote.storage).write(BOOT, b"cloudtune-head: no uv from its index\n")
     monkeypatch.setattr(remote, "_DEAD_SECONDS", 0.0)
     monkeypatch.setattr(remote, "_BOOT_SECONDS", 0.0)
     said = r"head i-1 of run small-1 is gone; its last output:\n  cloudtune-head: no uv from its"
     with pytest.raises(CloudtuneError, match=said):
-        follow(sent, Reporter())
+        follow(head_run, Reporter())
 
 
-def test_a_head_out_of_reach(sent: HeadRun, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    HeadStore(sent.remote.storage).tell(State(time.time(), "i-1", attempt=1, code=0))
+def test_a_head_out_of_reach(
+    head_run: HeadRun, cloud: _Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    HeadStore(head_run.remote.storage).tell(State(time.time(), "i-1", attempt=1, code=0))
     cloud.unreachable = 10**6
     begin = time.time()
-    steps_of(monkeypatch)
+    follow_in_steps(monkeypatch)
     monkeypatch.setattr(
         "cloudtune.running.remote.time.time",
         lambda: begin if cloud.unreachable > 10**6 - 5 else begin + 7200,
     )
     with pytest.raises(CleanupError, match=r"did not confirm that head i-1.*its lease has ended"):
-        follow(sent, Reporter())
+        follow(head_run, Reporter())

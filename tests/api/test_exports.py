@@ -51,7 +51,7 @@ def epochs(folder: Path) -> dict[str, dict[int, dict[str, float]]]:
     return result
 
 
-def rows_of(folder: Path, table: str) -> list[dict[str, str]]:
+def read_rows(folder: Path, table: str) -> list[dict[str, str]]:
     with (folder / "digits-1-csv" / f"{table}.csv").open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -60,12 +60,12 @@ def test_csv_rows(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFi
     said = called(capsys, "export", "--to", "csv")
     wrote = "Wrote trials.csv, history.csv, gpus.csv and summary.csv to digits-1-csv\n"
     assert (said.code, said.out) == (0, wrote)
-    rows = rows_of(folder, "trials")
+    rows = read_rows(folder, "trials")
     trials = load_run().trials
     assert [row["trial"] for row in rows] == list(trials["trial"])
     assert [row["config/x"] for row in rows] == [str(x) for x in trials["config/x"]]
     assert {row["trial"]: row["error"] for row in rows}["t02"] == "ValueError: lr"
-    history = rows_of(folder, "history")
+    history = read_rows(folder, "history")
     result = [(row["trial"], int(row["epoch"]), float(row["loss"])) for row in history]
     assert len(result) == sum(map(len, epochs.values()))
     assert all(epochs[trial][epoch]["loss"] == loss for trial, epoch, loss in result)
@@ -81,12 +81,12 @@ def test_a_csv_has_text_for_formulas(folder: Path, capsys: pytest.CaptureFixture
         )
     )
     assert called(capsys, "export", "--to", "csv").code == 0
-    errors = {row["trial"]: row["error"] for row in rows_of(folder, "trials")}
+    errors = {row["trial"]: row["error"] for row in read_rows(folder, "trials")}
     assert errors["t02"] == "'=cmd|? calc"
-    assert "'@x" in rows_of(folder, "history")[0]
+    assert "'@x" in read_rows(folder, "history")[0]
 
 
-def test_a_text_of_megabytes_is_cut_where_it_is_read(folder: Path) -> None:
+def test_long_texts_are_cut(folder: Path) -> None:
     ledger = folder / "home" / "runs" / "digits-1" / "ledger.jsonl"
     text = drop_checksums(ledger)
     ledger.write_text(text.replace('"ValueError: lr"', f'"{"x" * 2_000_000}"'))
@@ -111,7 +111,7 @@ def test_parquet_has_the_same_tables(folder: Path, capsys: pytest.CaptureFixture
 
 def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert called(capsys, "export", "--to", "csv").code == 0
-    (row,) = rows_of(folder, "summary")
+    (row,) = read_rows(folder, "summary")
     result = load_run()
     assert result.best is not None
     assert (row["best_trial"], int(row["best_epoch"])) == (result.best.trial, result.best.epoch)
@@ -121,7 +121,7 @@ def test_h21_csv(folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFix
     assert row["target"] == ""
 
 
-def test_f17_each_gpus_series_adds_up_to_what_was_trained(folder: Path) -> None:
+def test_f17_gpu_series_add_up(folder: Path) -> None:
     result = load_run()
     used = result.gpus
     assert set(used["use"]) >= {"training", "start-up"}
@@ -146,7 +146,7 @@ def test_parameters_of_several_kinds_are_text_in_parquet(folder: Path) -> None:
     assert set(actual["config/decay"].dropna()) == {"none", "3", "0.5"}
 
 
-def test_tensorboard_shows_every_metric_by_epoch_and_the_configurations(
+def test_tensorboard_shows_metrics_and_configurations(
     folder: Path, epochs: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -205,7 +205,7 @@ def test_in_wandb(folder: Path, epochs: dict[str, Any], capfd: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "mlflow", "wandb"])
-def test_what_is_not_installed_is_reported_with_its_extra(
+def test_missing_package_names_its_extra(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(errors, "find_spec", lambda name: None)

@@ -50,7 +50,7 @@ for name in sys.argv[2:]:
 """
 
 
-def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path) -> None:
+def test_notebook_function_trains_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("OFFSET = 100\n")
     elsewhere = tmp_path / "node"
     result = [eval(python(CELLS.format(step=step), cwd=tmp_path).stdout) for step in (3, 3, 4)]
@@ -67,7 +67,7 @@ def test_a_notebook_s_function_trains_elsewhere_with_what_it_uses(tmp_path: Path
     assert python(WORKER, str(elsewhere), *names, cwd=tmp_path).stdout == "109.0\n111.0\n"
 
 
-def sent(function: Callable[..., object], folder: Path) -> Any:
+def send(function: Callable[..., object], folder: Path) -> Any:
     fields = with_named_function({"train": function, "directory": str(folder)})
     return load_function(folder, fields["train"])
 
@@ -78,9 +78,9 @@ def test_closures_lambdas_and_partials_are_sent(tmp_path: Path) -> None:
     def within(config: dict[str, Any]) -> float:
         return float(config["lr"] * factor)
 
-    assert sent(within, tmp_path)({"lr": 2.0}) == 6.0
-    assert sent(lambda config: config["lr"] + factor, tmp_path)({"lr": 2.0}) == 5.0
-    assert sent(partial(within), tmp_path)({"lr": 1.0}) == 3.0
+    assert send(within, tmp_path)({"lr": 2.0}) == 6.0
+    assert send(lambda config: config["lr"] + factor, tmp_path)({"lr": 2.0}) == 5.0
+    assert send(partial(within), tmp_path)({"lr": 1.0}) == 3.0
 
 
 def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_saved_plan_puts_its_module_back(tmp_path: Path, monkeypatch: pytest.M
     assert trained == [2.0, 2.0]
 
 
-def test_what_cannot_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_unpicklable_values_are_named(tmp_path: Path) -> None:
     lock, data = threading.Lock(), bytes(20 * 2**20)
 
     def locks() -> None:
@@ -142,4 +142,4 @@ def test_what_cannot_be_sent_is_named_and_nothing_is_written(tmp_path: Path) -> 
 
 def test_a_folder_that_takes_no_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="isn't defined in a file, and cloudtune can't write"):
-        sent(lambda config: None, tmp_path / "nowhere")
+        send(lambda config: None, tmp_path / "nowhere")

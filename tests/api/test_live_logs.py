@@ -82,7 +82,7 @@ def test_wandb(bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert read == losses()
 
 
-def test_the_machine_that_follows_a_head_logs_its_run(bench: Bench, path: Path) -> None:
+def test_following_machine_logs_the_run(bench: Bench, path: Path) -> None:
     """A head's run comes as its ledger; the head itself has no such library."""
     from cloudtune.api.experiments import load_experiment
     from cloudtune.running.following import EventReports

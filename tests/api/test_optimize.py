@@ -16,7 +16,7 @@ from cloudtune.model.events import EpochReport
 from cloudtune.runs.job import trials
 from cloudtune.train.user_script import load_function
 from tests.bench import wait_for
-from tests.train.sessions import make_session, run_granted
+from tests.train.sessions import make_session, run_to_grant
 
 
 class TrialPruned(Exception):  # noqa: N818  Optuna's name
@@ -44,10 +44,10 @@ def returns(trial: Any) -> float:
     return float(trial.suggest_float("x", -1, 1)) ** 2
 
 
-def reports_of(objective: Any, config: dict[str, Any], epochs: int) -> list[EpochReport]:
+def list_reports(objective: Any, config: dict[str, Any], epochs: int) -> list[EpochReport]:
     """Return what a trial of an objective reports that no policy stops."""
     train = partial(run_trial, objective)
-    return run_granted(train, config=config, metric_name="value", max_epoch=epochs)
+    return run_to_grant(train, config=config, metric_name="value", max_epoch=epochs)
 
 
 def test_the_space_is_what_a_dry_call_suggests() -> None:
@@ -71,14 +71,14 @@ CONFIG = {"lr": 0.5, "layers": 1, "units.0": 9.7, "dropout": 0.3, "batch": 32, "
     ("function", "config", "values"),
     [(objective, CONFIG, [0.0, 0.5, 1.0]), (returns, {"x": 0.5}, [0.25])],
 )
-def test_a_trial_reports_each_epoch_or_what_it_returns(
+def test_trial_reports_epochs_or_result(
     function: Any, config: dict[str, Any], values: list[float]
 ) -> None:
-    result = reports_of(function, config, epochs=len(values))
+    result = list_reports(function, config, epochs=len(values))
     assert [(item.epoch, item.metrics["value"]) for item in result] == [*enumerate(values, start=1)]
 
 
-def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
+def test_stopped_trials_should_be_pruned() -> None:
     result: list[EpochReport] = []
     asked: list[bool] = []
 
@@ -105,7 +105,7 @@ def test_what_the_policy_stops_is_what_should_be_pruned() -> None:
 def test_an_unseen_name_is_drawn_by_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
     depths = []
     for _ in range(2):
-        result = reports_of(objective, {**CONFIG, "kind": "deep"}, epochs=3)
+        result = list_reports(objective, {**CONFIG, "kind": "deep"}, epochs=3)
         depths += [item.metrics["param/depth"] for item in result]
     assert len(depths) == 6
     assert len(set(depths)) == 1
@@ -126,7 +126,7 @@ def prunes_itself(trial: Any) -> float:
 )
 def test_an_end_before_the_last_epoch_says_why(train: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        reports_of(train, CONFIG, epochs=5)
+        list_reports(train, CONFIG, epochs=5)
 
 
 def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +149,11 @@ def test_a_run_is_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert wanted.strategy_name == "asha-stopping", "a paused objective would begin again"
     assert load_experiment(fields, {**more, "strategy": "asha"}).strategy_name == "asha"
     function = load_function(tmp_path, f"{wanted.train_file.name}:{wanted.train_function}")
-    [result] = run_granted(function, config={"x": 0.5}, metric_name="value", max_epoch=1)
+    [result] = run_to_grant(function, config={"x": 0.5}, metric_name="value", max_epoch=1)
     assert result.metrics == {"value": 0.25}
 
 
-def test_what_is_missing_is_reported_before_anything_is_rented() -> None:
+def test_missing_names_are_refused_before_renting() -> None:
     with pytest.raises(UsageError, match="epochs="):
         cloudtune.optimize(objective, n_trials=5)
     with pytest.raises(UsageError, match="suggests nothing"):

@@ -72,7 +72,7 @@ def test_a_plan_is_that_of_the_command(bench: Bench, monkeypatch: pytest.MonkeyP
     assert bench.nothing_launched()
 
 
-def test_an_experiment_is_a_file_a_mapping_or_itself(bench: Bench) -> None:
+def test_experiment_is_file_mapping_or_itself(bench: Bench) -> None:
     path = bench.ready()
     fields = {**FIELDS, "train": "train.py:train"}
     by_file = cloudtune.plan(path, **LIMITS)
@@ -115,7 +115,7 @@ def test_train_is_a_function_of_a_file(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("call", ["run", "plan", "resume"])
-def test_a_script_that_tunes_at_top_level_starts_no_chain(bench: Bench, call: str) -> None:
+def test_top_level_tune_starts_no_chain(bench: Bench, call: str) -> None:
     bench.experiment()
     script = bench.folder / "train.py"
     with script.open("a") as file:
@@ -194,7 +194,7 @@ def test_a_script_and_its_options_are_enough(bench: Bench, simulated: list[Job])
     assert list(simulated[0].experiment.search) == ["lr"]
 
 
-def test_what_looks_on_ends_no_run_and_is_reported_of(bench: Bench, simulated: list[Job]) -> None:
+def test_reporter_errors_end_no_run(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
 
     def breaks(event: object, _: object) -> None:
@@ -215,7 +215,7 @@ def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.Monk
     assert cloudtune.run(path, **LIMITS, yes=True, progress=False).ended == "done"
 
 
-def test_an_unconfirmed_clean_up_raises_and_keeps_the_result(
+def test_unconfirmed_clean_up_keeps_the_result(
     bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = bench.ready()
@@ -281,7 +281,7 @@ def test_best_is_kept(bench: Bench, simulated: list[Job], monkeypatch: pytest.Mo
     assert gone.checkpoint == stored, "what is not there is not named"
 
 
-def test_where_no_checkpoint_can_be_read_the_run_says_so(
+def test_unreadable_checkpoints_are_reported(
     bench: Bench,
     simulated: list[Job],
     monkeypatch: pytest.MonkeyPatch,
@@ -296,7 +296,7 @@ def test_where_no_checkpoint_can_be_read_the_run_says_so(
 
 
 @pytest.mark.parametrize("damaged", [1, 100], ids=["the best epoch", "the best trial"])
-def test_a_best_model_that_cannot_be_read_gives_way_to_the_next(
+def test_unreadable_best_model_gives_way(
     bench: Bench,
     simulated: list[Job],
     monkeypatch: pytest.MonkeyPatch,

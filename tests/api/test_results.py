@@ -56,12 +56,12 @@ def whole(home: Path, name: str = "digits-1", *trouble: Any) -> cloudtune.Result
     return cloudtune.load_run(name)
 
 
-def reported(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
+def report_json(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, Any]:
     return dict(called(capsys, "report", name, "-o", "json").succeeded().json)
 
 
 def test_its_figures_are_the_reports(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    actual, result = whole(home), reported(capsys, "digits-1")
+    actual, result = whole(home), report_json(capsys, "digits-1")
     assert actual.to_json().items() <= result.items()
     assert (actual.name, actual.ended, actual.exit_code) == ("digits-1", "done", 0)
     assert actual.seconds == result["seconds"]["actual"]
@@ -80,7 +80,7 @@ def test_its_figures_are_the_reports(home: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_best_has_all_its_metrics(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    best, result = whole(home).best, reported(capsys, "digits-1")["best"]
+    best, result = whole(home).best, report_json(capsys, "digits-1")["best"]
     assert best is not None
     assert (best.trial, best.epoch) == (result["trial"], result["epoch"])
     assert dict(best.config) == result["config"]
@@ -93,7 +93,7 @@ def test_the_best_has_all_its_metrics(home: Path, capsys: pytest.CaptureFixture[
 def test_a_row_a_trial(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = TrialFailed(27.0, "t03.1", "ValueError: lr", "Traceback …")
     trials = whole(home, "digits-1", failed).trials
-    result = reported(capsys, "digits-1")
+    result = report_json(capsys, "digits-1")
     assert list(trials.columns) == [
         *("trial", "status", "epochs", "score", "best_epoch", "config/x", "seconds"),
         *("gpu_seconds", "dollars", "checkpoint", "error"),
@@ -113,7 +113,7 @@ def test_a_row_a_trial(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    history, result = whole(home).history, reported(capsys, "digits-1")
+    history, result = whole(home).history, report_json(capsys, "digits-1")
     assert list(history.columns) == [
         *("trial", "epoch", "score", "loss", "metric/epoch", "seconds", "took", "width"),
         *("instance", "checkpoint"),
@@ -127,7 +127,7 @@ def test_a_row_an_epoch_with_every_metric(home: Path, capsys: pytest.CaptureFixt
     assert changed.sum() == len(result["width_changes"]) > 0
 
 
-def test_its_page_and_its_figures_are_those_of_the_report(
+def test_result_page_equals_report(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = whole(home)
@@ -146,7 +146,7 @@ def test_its_page_and_its_figures_are_those_of_the_report(
         result.to_html(home / "no" / "r.html")
 
 
-def test_a_run_that_has_just_begun_has_no_curves(home: Path) -> None:
+def test_new_run_has_no_curves(home: Path) -> None:
     keep(home, "digits-2", SETTING.job(PLAN), play(SETTING, PLAN).entries[:1])
     with pytest.raises(UsageError, match="nothing to plot yet: run digits-2"):
         cloudtune.load_run("digits-2").plot_metric()
@@ -163,7 +163,7 @@ def test_an_epoch_trained_again_is_one_row(home: Path, capsys: pytest.CaptureFix
     history = cloudtune.load_run().history
     assert not history.duplicated(["trial", "epoch"]).any()
     assert len(history) < sum(isinstance(entry.event, EpochDone) for entry in entries)
-    for trial in reported(capsys, "r")["trials"]:
+    for trial in report_json(capsys, "r")["trials"]:
         own = history[history["trial"] == trial["trial"]]
         assert set(map(str, own["epoch"])) == set(trial["history"])
 
@@ -186,7 +186,7 @@ def test_the_best_may_be_a_late_epoch(home: Path) -> None:
 
 
 def test_a_row_an_instance(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    timeline, result = whole(home).timeline, reported(capsys, "digits-1")
+    timeline, result = whole(home).timeline, report_json(capsys, "digits-1")
     instances = result["accounting"]["instances"]
     assert list(timeline["intent"]) == [instance["intent"] for instance in instances]
     assert list(timeline["dollars"]) == [instance["total"]["dollars"] for instance in instances]
@@ -266,7 +266,7 @@ def test_a_damaged_ledger_is_a_message(home: Path) -> None:
         cloudtune.load_run("r")
 
 
-def test_the_version_is_the_installed_one_and_importing_is_cheap() -> None:
+def test_version_is_installed_and_import_cheap() -> None:
     assert cloudtune.__version__ == version("cloudtune")
     code = (
         "import sys, cloudtune; cloudtune.__version__; "

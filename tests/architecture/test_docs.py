@@ -71,7 +71,7 @@ def test_the_reference_is_what_make_docs_would_write() -> None:
     assert reference.PAGE.read_text("utf-8") == reference.page(), "run `make docs`"
 
 
-def test_a_name_without_a_sentence_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undocumented_names_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(menu, "STRATEGIES", (*menu.STRATEGIES, "made-up"))
     with pytest.raises(SystemExit, match=r"reference_words.py, NAMES\['strategy'\].*made-up"):
         reference.page()
@@ -89,7 +89,7 @@ def test_the_page_of_strategies_has_each_of_them() -> None:
     assert tuple(name for name in listed if name != "name") == menu.STRATEGIES
 
 
-def test_names_that_are_on_no_menu_are_among_the_papers() -> None:
+def test_names_off_the_menu_are_papers() -> None:
     section = below((ROOT / "docs/papers.md").read_text("utf-8"), "## All other names")
     others = {*registry.STRATEGIES, *registry.ALLOCATORS, BY_PLAN, registry.SEER}
     listed = set(re.findall(r"^- `([^`]+)`: ", section, re.MULTILINE))
@@ -108,7 +108,7 @@ def test_each_row_of_the_papers_has_a_test() -> None:
                 assert re.search(rf"def test_(\w+_)?{name}", tests), f"{number}: no test of it"
 
 
-def test_the_readme_is_short_and_shows_the_commands_screen() -> None:
+def test_readme_shows_the_real_screen() -> None:
     shown = screen.screen("examples/smudged/experiment.yaml")
     assert len(README.splitlines()) <= 120
     assert len(shown.splitlines()) <= 16
@@ -130,7 +130,7 @@ def test_its_experiment_is_one(tmp_path: Path) -> None:
     assert Experiment.load(tmp_path / "experiment.yaml").limits.budget == 40.0
 
 
-def test_its_script_is_python_and_calls_only_what_there_is() -> None:
+def test_skill_script_calls_existing_names() -> None:
     import cloudtune
 
     tree = ast.parse(README.partition("```python\n")[2].partition("```")[0])
@@ -185,14 +185,14 @@ def recipes() -> dict[str, list[str]]:
     return result
 
 
-def test_there_is_a_list_for_each_thing_to_add() -> None:
+def test_every_addition_has_a_list() -> None:
     assert list(recipes()) == [
         *("A strategy", "An allocator", "A planner", "A cloud", "An event", "A command")
     ]
 
 
 @pytest.mark.parametrize("what", list(recipes()))
-def test_the_files_of_a_list_are_as_it_says(what: str) -> None:
+def test_lists_name_existing_files(what: str) -> None:
     for item in recipes()[what]:
         assert item.startswith("`"), f"no file comes first: {item}"
         paths = _PATH.findall(item)
@@ -206,7 +206,7 @@ def test_the_files_of_a_list_are_as_it_says(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["event", "command"])
-def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
+def test_mypy_names_the_listed_files(what: str) -> None:
     matching = {
         str(path.relative_to(ROOT))
         for path in sources()
@@ -216,7 +216,7 @@ def test_the_files_that_mypy_names_are_those_of_the_list(what: str) -> None:
     assert matching <= {path for item in items for path in _PATH.findall(item)}
 
 
-def test_a_planner_that_was_added_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_added_planner_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(StaticPlanner):
         name = "mine"
 
@@ -333,7 +333,7 @@ def test_every_page_that_the_code_names_is_there() -> None:
 OF_OTHER_SERVICES = {"BeEntered", "Keep", "List"}
 
 
-def test_the_permissions_for_aws_are_those_that_are_used() -> None:
+def test_documented_aws_permissions_are_used() -> None:
     place = Place("123456789012", "us-east-1")
     statements = head(place)["Statement"]
     policy = {"Statement": [it for it in statements if it["Sid"] not in OF_OTHER_SERVICES]}

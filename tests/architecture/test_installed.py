@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.architecture.test_pins import all_that_they_need
+from tests.architecture.test_pins import find_dependencies
+from tests.builders.experiments import write_experiment
 
 pytestmark = pytest.mark.walk("it builds wheels, and checks types without a cache")
 
@@ -53,7 +54,7 @@ def build(kind: str, tree: Path, where: Path) -> Path:
     return made
 
 
-def files_of(wheel: Path) -> dict[str, bytes]:
+def read_files(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -67,7 +68,7 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """An sdist, a wheel and an editable wheel of a copy of the tree, which stays where it is."""
     folder = tmp_path_factory.mktemp("built")
     tree = folder / "tree"
@@ -101,32 +102,32 @@ def sources() -> set[str]:
     return {str(file) for file in files if file.parts[1] != "docs" or file.suffix == ".md"}
 
 
-def test_the_wheel_has_every_file_and_nothing_else(built: Built) -> None:
-    names = {name for name in files_of(built.wheel) if ".dist-info/" not in name}
+def test_the_wheel_has_every_file_and_nothing_else(wheels: Built) -> None:
+    names = {name for name in read_files(wheels.wheel) if ".dist-info/" not in name}
     assert names == sources()
     assert {"cloudtune/py.typed", "cloudtune/infra/aws/ec2_prices.csv"} <= names
     assert "cloudtune/infra/environments/hashes.txt" in names
     assert {"cloudtune/docs/aws.md", "cloudtune/agent/SKILL.md"} <= names
 
 
-def test_the_sdist_has_every_file_and_makes_the_same_wheel(built: Built) -> None:
-    with tarfile.open(built.sdist) as archive:
-        archive.extractall(built.folder / "unpacked", filter="data")
-    [tree] = (built.folder / "unpacked").iterdir()
+def test_sdist_makes_the_same_wheel(wheels: Built) -> None:
+    with tarfile.open(wheels.sdist) as archive:
+        archive.extractall(wheels.folder / "unpacked", filter="data")
+    [tree] = (wheels.folder / "unpacked").iterdir()
     package = tree / ".package"
     result = {str(path.relative_to(package)) for path in (package / "cloudtune").rglob("*.*")}
     assert result == sources()
     assert (tree / "LICENSE").exists()
-    again = build("wheel", tree, built.folder / "again")
-    assert files_of(again) == files_of(built.wheel)
+    again = build("wheel", tree, wheels.folder / "again")
+    assert read_files(again) == read_files(wheels.wheel)
 
 
-def test_an_installed_wheel_plans_outside_the_repository(built: Built) -> None:
+def test_an_installed_wheel_plans_outside_the_repository(wheels: Built) -> None:
     """The other packages are those of the tests' own environment."""
-    site, elsewhere = built.folder / "site", built.folder / "elsewhere"
+    site, elsewhere = wheels.folder / "site", wheels.folder / "elsewhere"
     offline = ("--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
     pip = (sys.executable, "-m", "pip", "-q", "install", *offline)
-    run(*pip, "--target", site, built.wheel, at=built.folder)
+    run(*pip, "--target", site, wheels.wheel, at=wheels.folder)
     shutil.copytree(ROOT / "examples" / "digits", elsewhere)
     (elsewhere / "profile.json").unlink()
     where = "import cloudtune.infra.aws as it; print(it.__file__)"
@@ -141,16 +142,15 @@ def test_an_installed_wheel_plans_outside_the_repository(built: Built) -> None:
     assert "proven cheapest" in planned
 
 
-def test_the_wheel_alone_runs_without_extras(built: Built) -> None:
+def test_the_wheel_alone_runs_without_extras(wheels: Built) -> None:
     """On the default provider and on this machine's; of other packages it has those it asks for."""
-    site, elsewhere = built.folder / "base", built.folder / "bare"
-    python = venv_with(built.wheel, site)
+    site, elsewhere = wheels.folder / "base", wheels.folder / "bare"
+    python = venv_with(wheels.wheel, site)
     link_requirements(next(site.glob("lib/python*/site-packages")))
     shutil.copytree(ROOT / "examples" / "digits", elsewhere)
     extras = "import importlib.util as u; print([u.find_spec(n) for n in ('plotly', 'uv', 'mypy')])"
     assert run(python, "-c", extras, at=elsewhere) == "[None, None, None]\n"
-    (elsewhere / "train.py").write_text(QUICK)
-    (elsewhere / "experiment.yaml").write_text(QUICK_EXPERIMENT)
+    write_experiment(elsewhere, QUICK_EXPERIMENT, QUICK)
     command = (python, "-m", "cloudtune")
     assert "Plan of" in run(*command, "plan", "experiment.yaml", at=elsewhere)
     assert "# cloudtune on AWS" in run(*command, "docs", "aws", at=elsewhere)
@@ -183,7 +183,7 @@ limits: {deadline: 3m}
 def link_requirements(site: Path) -> None:
     """Link into an environment what the wheel asks for without extras, as it is installed here."""
     base = [Requirement(line) for line in requires("cloudtune") or ()]
-    for name in all_that_they_need([line for line in base if line.marker is None]):
+    for name in find_dependencies([line for line in base if line.marker is None]):
         installed = distribution(name)
         for top in {file.parts[0] for file in installed.files or ()} - {".."}:
             if not (site / top).exists():
@@ -211,10 +211,10 @@ PlanRequest()
 """
 
 
-def test_type_checkers_see_an_editable_install(built: Built) -> None:
+def test_type_checkers_see_an_editable_install(wheels: Built) -> None:
     """U14: in a user's project, mypy strict knows our types, also through the links."""
-    python = venv_with(built.editable, built.folder / "venv")
-    project = built.folder / "project"
+    python = venv_with(wheels.editable, wheels.folder / "venv")
+    project = wheels.folder / "project"
     (project / "infra").mkdir(parents=True)
     (project / "infra" / "own.py").write_text("SPEED = 1.0\n")
     script = project / "train.py"
@@ -225,16 +225,16 @@ def test_type_checkers_see_an_editable_install(built: Built) -> None:
     assert codes == ["arg-type]", "arg-type]", "arg-type]", "call-arg]"]
 
 
-def test_an_editable_install_takes_no_other_name(built: Built) -> None:
+def test_an_editable_install_takes_no_other_name(wheels: Built) -> None:
     """A user's own infra/ or tests/ is found, whatever our repository has beside the package."""
-    python = venv_with(built.editable, built.folder / "plain")
-    project = built.folder / "own"
+    python = venv_with(wheels.editable, wheels.folder / "plain")
+    project = wheels.folder / "own"
     for name in ("infra", "planners", "tests"):
         (project / name).mkdir(parents=True)
         (project / name / "own.py").touch()
     code = "import cloudtune, infra.own, planners.own, tests.own; print(cloudtune.__file__)"
     result = Path(run(python, "-c", code, at=project).strip())
-    assert result.resolve() == built.folder / "tree" / "cloudtune" / "__init__.py"
+    assert result.resolve() == wheels.folder / "tree" / "cloudtune" / "__init__.py"
     absent = "import importlib.util as u; print([u.find_spec(n) for n in ('profiles', 'examples')])"
     assert run(python, "-c", absent, at=project) == "[None, None]\n"
 

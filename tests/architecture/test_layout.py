@@ -31,12 +31,12 @@ PACKAGES: list[str] = SETUPTOOLS["packages"]
 CLOSED_UNIONS = {kind.__name__ for kind in (*get_args(Event), *get_args(Command))}
 
 
-def name_of(path: Path) -> str:
+def module_name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
+def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -51,15 +51,15 @@ def modules(package: str) -> list[Path]:
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Give the name of each function in a file and its lines, docstring and decorators included."""
-    for node in ast.walk(tree_of(path)):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min((d.lineno for d in node.decorator_list), default=node.lineno)
             assert node.end_lineno is not None
-            yield f"{name_of(path)}:{node.name}", node.end_lineno - first + 1
+            yield f"{module_name(path)}:{node.name}", node.end_lineno - first + 1
 
 
 @pytest.mark.parametrize("name", [*LINKED, "docs"])
-def test_the_link_is_relative_and_leads_to_the_top_level(name: str) -> None:
+def test_package_link_is_relative(name: str) -> None:
     link = ROOT / "cloudtune" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..", name)
@@ -90,13 +90,13 @@ def test_every_data_file_is_installed() -> None:
         assert data == {path for pattern in patterns for path in folder.glob(pattern)}
 
 
-def test_every_package_says_in_a_sentence_what_it_is() -> None:
-    said = {item: ast.get_docstring(tree_of(folder_of(item) / "__init__.py")) for item in PACKAGES}
+def test_packages_have_one_sentence() -> None:
+    said = {item: ast.get_docstring(parse(folder_of(item) / "__init__.py")) for item in PACKAGES}
     unsaid = {name for name, text in said.items() if not re.fullmatch(r"[^\n]+\.", text or "")}
     assert unsaid - {"cloudtune"} == set()  # which says how scripts use it
 
 
-def test_a_module_does_not_repeat_the_name_of_its_package() -> None:
+def test_modules_dont_repeat_package_names() -> None:
     pairs = [(item.rpartition(".")[2], path.stem) for item in PACKAGES for path in modules(item)]
     assert [pair for pair in pairs if pair[1].startswith(pair[0])] == []
 
@@ -109,7 +109,7 @@ def test_the_bare_name_can_not_be_imported(name: str, monkeypatch: pytest.Monkey
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [name_of(path) for path in SOURCES if not ast.get_docstring(tree_of(path))] == []
+    assert [module_name(path) for path in SOURCES if not ast.get_docstring(parse(path))] == []
 
 
 def dotted(path: Path) -> str:
@@ -127,7 +127,7 @@ def imports() -> dict[str, set[str]]:
     result: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         names: set[str] = set()
-        for node in ast.walk(tree_of(path)):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.Import):
                 names.update(name.name for name in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -202,38 +202,38 @@ SAME_NAMES = {
 """Names that two public classes have, each with the reason."""
 
 
-def test_no_other_name_of_a_class_is_used_twice() -> None:
+def test_class_names_are_unique() -> None:
     names = Counter(
         node.name
         for path in SOURCES
-        for node in ast.walk(tree_of(path))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set(SAME_NAMES)
 
 
 def long_classes(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree_of(path)):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.ClassDef):
             assert node.end_lineno is not None
             if node.end_lineno - node.lineno >= 400:
-                yield f"{name_of(path)}:{node.name}"
+                yield f"{module_name(path)}:{node.name}"
 
 
-def test_a_new_event_breaks_the_type_check_where_unhandled() -> None:
+def test_new_event_breaks_the_type_check() -> None:
     """A screen may tell of some events only; who acts on events or commands handles them all."""
     result = [
-        (name_of(path), node)
+        (module_name(path), node)
         for path in SOURCES
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Match) and kinds_matched(node) & CLOSED_UNIONS
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Match) and match_kinds(node) & CLOSED_UNIONS
     ]
     partial = {name for name, node in result if not ends_in_assert_never(node)}
     assert len(result) >= 4
     assert partial <= {"cloudtune/display/run_screen.py"}
 
 
-def kinds_matched(node: ast.Match) -> set[str]:
+def match_kinds(node: ast.Match) -> set[str]:
     patterns = [item for case in node.cases for item in ast.walk(case.pattern)]
     kinds = [ast.unparse(item.cls) for item in patterns if isinstance(item, ast.MatchClass)]
     return {kind.rpartition(".")[2] for kind in kinds}
@@ -254,9 +254,9 @@ UNPICKLES = re.compile(
 )
 
 
-def test_only_a_node_s_processes_unpickle_each_other_s_messages() -> None:
+def test_only_node_processes_unpickle_messages() -> None:
     """Nothing that comes from storage or a file; Ray's own messages aside (docs/security.md)."""
-    result = {name_of(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
+    result = {module_name(path) for path in SOURCES if UNPICKLES.search(path.read_text("utf-8"))}
     known = {f"infra/node/{name}.py" for name in ("agent", "forks", "worker", "zygote")}
     writes = {"cloudtune/api/functions.py"}  # the user's function, into the user's code
     shared = "cloudtune/train/shared_input"

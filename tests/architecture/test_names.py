@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.test_layout import SOURCES, name_of, tree_of
+from tests.architecture.test_layout import SOURCES, module_name, parse
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
@@ -21,8 +21,8 @@ def test_names_in_backticks_exist() -> None:
     known = {*dir(builtins), *ELSEWHERE}
     prose: list[tuple[str, str]] = []
     for path in SOURCES:
-        place = name_of(path)
-        tree = tree_of(path)
+        place = module_name(path)
+        tree = parse(path)
         documented = set(docstrings(tree))
         known.update(_WORD.findall(place), names(tree, documented))
         prose += [(place, text) for text in (*documented, *comments(path))]

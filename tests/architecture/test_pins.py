@@ -18,13 +18,13 @@ from tests.architecture.hashes import needed_by_heads
 ROOT = Path(__file__).parents[2]
 
 
-def asked_for() -> list[Requirement]:
+def read_requirements() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     return [Requirement(line) for lines in (project["dependencies"], *extras) for line in lines]
 
 
-def all_that_they_need(todo: list[Requirement]) -> set[str]:
+def find_dependencies(todo: list[Requirement]) -> set[str]:
     needed: set[str] = set()
     seen = set()
     while todo:
@@ -48,7 +48,7 @@ def pins() -> dict[str, str]:
 
 
 def test_the_pins_are_what_is_needed_and_installed() -> None:
-    needed = all_that_they_need(asked_for())
+    needed = find_dependencies(read_requirements())
     assert pins() == {name: version(name).partition("+")[0] for name in needed}
 
 
@@ -59,7 +59,7 @@ def test_all_that_a_head_installs_has_hashes() -> None:
             matched = re.fullmatch(r"([a-z0-9-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)", line)
             assert matched, line
             hashed[matched[1]] = matched[2]
-    needed = all_that_they_need(needed_by_heads())
+    needed = find_dependencies(needed_by_heads())
     assert hashed == {name: pins()[name] for name in needed}, "python -m tests.architecture.hashes"
 
 
@@ -83,7 +83,7 @@ def test_it_can_live_beside(who: str) -> None:
 
     Resolved against PyPI on that day, by uv for Python 3.11 to 3.13, both fit with Ray 2.60.
     """
-    ours = {canonicalize_name(item.name): item.specifier for item in asked_for()}
+    ours = {canonicalize_name(item.name): item.specifier for item in read_requirements()}
     for theirs in map(Requirement, NEIGHBOURS[who]):
         name = canonicalize_name(theirs.name)
         lowest = [item.version for item in ours[name] if item.operator == ">="]

@@ -6,7 +6,6 @@ AWS is reached by its own names: with the CA of the company's proxy in it, throu
 """
 
 import argparse
-import fcntl
 import os
 import shlex
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtune.errors import CloudtuneError
+from cloudtune.file_locks import lock_file
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import image, names, network  # not what imports moto, for seconds
@@ -38,7 +38,7 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
     emulator = find_emulator(home)
     if emulator is None:
         raise CloudtuneError(f"no isolated cloud runs in {home}")
-    own = folder_of(home, name)
+    own = computer_folder(home, name)
     _give_credentials(own, emulator.access)
     environment = {"PATH": image.PATH, "HOME": str(_HOME)}
     names_of_aws = names.files(home)
@@ -46,7 +46,7 @@ def run(home: Path, name: str, command: Sequence[str]) -> int:
         names_of_aws = {}
         environment["HTTPS_PROXY"] = "http://{}:{}".format(*network.PROXY)
         environment["AWS_CA_BUNDLE"] = str(_HOME / BUNDLE)
-    root = image.root({**image.baked(_programs(home)), _HOME: own, **names_of_aws})
+    root = image.root({**image.list_mounts(_programs(home)), _HOME: own, **names_of_aws})
     environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
     variables = [f"{name}={value}" for name, value in environment.items()]
     lines = f"cd {_HOME}\nexec {shlex.join(['env', '-i', *variables, *command])}\n"
@@ -90,14 +90,13 @@ def spawn(
     return process
 
 
-def folder_of(home: Path, name: str) -> Path:
+def computer_folder(home: Path, name: str) -> Path:
     return home / "computers" / name
 
 
 def _attach(home: Path, pid: int) -> None:
     """Give a process a free cable; the lock keeps two from taking the same."""
-    with (home / "computers" / _LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(home / "computers" / _LOCK):
         for number in range(1, _CABLES):
             if not Path(f"/proc/sys/net/ipv4/conf/c{number}").exists():
                 network.attach_computer(pid, number)

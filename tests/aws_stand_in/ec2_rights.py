@@ -14,7 +14,7 @@ from typing import Any
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from cloudtune.infra.emulator.launch_form import launch_tags
-from tests.aws_stand_in.launches import Launch, numbered
+from tests.aws_stand_in.launches import Launch, list_parameters
 from tests.aws_stand_in.policies import Asked
 
 Context = dict[str, list[str]]
@@ -32,7 +32,7 @@ _KINDS = {"i": "instance", "sg": "security-group", "vol": "volume", "eni": "netw
 """By the beginning of the id."""
 
 
-def asked(region: str, parameters: Mapping[str, str], backend: Any) -> list[Asked]:
+def list_wishes(region: str, parameters: Mapping[str, str], backend: Any) -> list[Asked]:
     """Return everything that a call wants to do; all of it must be allowed.
 
     The context lacks who asks: that is the same for all.
@@ -52,19 +52,19 @@ class _Call:
         if self.action == "RunInstances":
             yield from self._launch(Launch(self.parameters, self.backend))
         elif self.action == "CreateTags":
-            for name in numbered(self.parameters, "ResourceId"):
+            for name in list_parameters(self.parameters, "ResourceId"):
                 kind = _KINDS.get(name.rpartition("-")[0], "*")
-                yield self._one(kind, name, _tags_asked(self._direct_tags()))
+                yield self._one(kind, name, _requested_tags(self._direct_tags()))
         elif self.action in _RESOURCES:
             for kind, parameter in _RESOURCES[self.action]:
                 if not parameter:
-                    yield self._one(kind, "*", _tags_asked(self.tags.get(kind)))
-                for name in numbered(self.parameters, parameter) if parameter else ():
+                    yield self._one(kind, "*", _requested_tags(self.tags.get(kind)))
+                for name in list_parameters(self.parameters, parameter) if parameter else ():
                     yield self._one(kind, name, self._known(kind, name))
         else:
             yield Asked(f"ec2:{self.action}", "*", self._region())
         for kind, tags in self.tags.items():  # the rights to tag what the call makes
-            context = {**_tags_asked(tags), "ec2:CreateAction": [self.action]}
+            context = {**_requested_tags(tags), "ec2:CreateAction": [self.action]}
             yield self._one(kind, "*", context, "ec2:CreateTags")
 
     def _launch(self, launch: Launch) -> Iterator[Asked]:
@@ -88,7 +88,7 @@ class _Call:
             context = of_instance if kind == "instance" else {}
             if kind == "volume":
                 context = {"ec2:Encrypted": ["false" if launch.disk_key is None else "true"]}
-            yield self._one(kind, "*", context | _tags_asked(self.tags.get(kind)))
+            yield self._one(kind, "*", context | _requested_tags(self.tags.get(kind)))
         if launch.disk_key:
             for action in ("DescribeKey", "GenerateDataKeyWithoutPlaintext", "ReEncryptFrom"):
                 yield Asked(f"kms:{action}", launch.disk_key, self._region())
@@ -126,7 +126,7 @@ class _Call:
         return {"ec2:Region": [self.region], "aws:RequestedRegion": [self.region]}
 
 
-def _tags_asked(tags: Mapping[str, str] | None) -> Context:
+def _requested_tags(tags: Mapping[str, str] | None) -> Context:
     if not tags:
         return {}
     context: Context = {f"aws:RequestTag/{key}": [value] for key, value in tags.items()}

@@ -73,7 +73,7 @@ def root(visible: Mapping[Path, Path]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def baked(programs: Path) -> dict[Path, Path]:
+def list_mounts(programs: Path) -> dict[Path, Path]:
     """Return what is visible in an image with this Python and these programs."""
     return {**{path: path for path in python_folders()}, Path(_PROGRAMS): programs}
 

@@ -76,7 +76,7 @@ def start(machine: Machine, access: Access) -> subprocess.Popen[bytes]:
     folder = machine.folder
     (folder / "user-data").write_text(machine.script)
     home = folder.parent.parent
-    root = image.root({**image.baked(_image(machine, access)), **names.files(home)})
+    root = image.root({**image.list_mounts(_image(machine, access)), **names.files(home)})
     command = image.user_data_command(machine.script)
     machine_process.record(folder, None)
     with (folder / machine_process.CONSOLE_NAME).open("ab") as output:

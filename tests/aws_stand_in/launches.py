@@ -66,7 +66,7 @@ class Launch:
     def names_its_network_twice(self) -> bool:
         """Whether it names network interfaces, and subnet or security groups besides them."""
         interfaces = any(name.startswith("NetworkInterface.") for name in self.parameters)
-        own = numbered(self.parameters, "SecurityGroupId") or self._get("SubnetId")
+        own = list_parameters(self.parameters, "SecurityGroupId") or self._get("SubnetId")
         return interfaces and bool(own)
 
     @property
@@ -94,7 +94,7 @@ class Launch:
     @property
     def group_ids(self) -> list[str]:
         names = ("SecurityGroupId", "NetworkInterface.1.SecurityGroupId")
-        return next((ids for name in names if (ids := numbered(self.parameters, name))), [])
+        return next((ids for name in names if (ids := list_parameters(self.parameters, name))), [])
 
     @cached_property
     def groups(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Launch:
         return next((profile for profile in profiles if profile.name == self.profile_name), None)
 
 
-def numbered(parameters: Mapping[str, str], name: str) -> list[str]:
+def list_parameters(parameters: Mapping[str, str], name: str) -> list[str]:
     """Return the values of a list among the parameters of a call, numbered or alone."""
     wanted = re.compile(rf"{re.escape(name)}(\.\d+)?")
     return [value for key, value in parameters.items() if wanted.fullmatch(key)]

@@ -54,7 +54,7 @@ _SUBRESOURCES = {name for _, name in (*_BUCKET, *_OBJECT) if name} | {
 }
 
 
-def s3_asked(request: Request) -> list[Asked]:
+def list_s3_wishes(request: Request) -> list[Asked]:
     """Return what a call to S3 wants to do; its bucket is in its path, not in its host."""
     bucket, _, key = unquote(request.path).lstrip("/").partition("/")
     if not bucket:
@@ -69,7 +69,7 @@ def s3_asked(request: Request) -> list[Asked]:
         listed = {"s3:prefix": [request.args["prefix"]]} if "prefix" in request.args else {}
         return [Asked(action, f"arn:aws:s3:::{bucket}", {**OWN_BUCKETS, **listed})]
     asked = [_of_object(_OBJECT.get(call, unknown), bucket, key)]
-    if data_key := _key_of(bucket):
+    if data_key := _bucket_key(bucket):
         of_key = {"GetObject": "kms:Decrypt", "PutObject": "kms:GenerateDataKey"}
         asked += [
             Asked(of_key[one.action.removeprefix("s3:")], data_key)
@@ -82,7 +82,7 @@ def s3_asked(request: Request) -> list[Asked]:
     return asked
 
 
-def _key_of(bucket: str) -> str | None:
+def _bucket_key(bucket: str) -> str | None:
     """Return the key that encrypts a bucket's objects by default; None for AWS's own."""
     known = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.get(bucket)
     encryption = None if known is None else known.encryption
@@ -100,7 +100,7 @@ def _of_object(action: str, bucket: str, key: str) -> Asked:
     return Asked(f"s3:{action}", f"arn:aws:s3:::{bucket}/{key}", OWN_BUCKETS)
 
 
-def asked(service: str, region: str, request: Request) -> list[Asked]:
+def list_other_wishes(service: str, region: str, request: Request) -> list[Asked]:
     """Return what a call to a service other than EC2 and S3 wants to do."""
     context = {"aws:RequestedRegion": [region]}
     target = request.headers.get("X-Amz-Target", "")

@@ -47,7 +47,7 @@ def verdict(policies: Iterable[Mapping[str, Any]], asked: Asked) -> Verdict:
     effects = {
         str(statement["Effect"])
         for policy in policies
-        for statement in _listed(policy["Statement"])
+        for statement in _as_list(policy["Statement"])
         if _fits(statement, asked)
     }
     if "Deny" in effects:
@@ -58,13 +58,13 @@ def verdict(policies: Iterable[Mapping[str, Any]], asked: Asked) -> Verdict:
 def _fits(statement: Mapping[str, Any], asked: Asked) -> bool:
     if strange := statement.keys() - _ELEMENTS:
         raise ValueError(f"the stand-in's IAM doesn't know {', '.join(sorted(strange))}")
-    actions = _listed(statement["Action"])
-    resources = _listed(statement["Resource"])
+    actions = _as_list(statement["Action"])
+    resources = _as_list(statement["Resource"])
     return (
         any(_is_like(asked.action.lower(), pattern.lower()) for pattern in actions)
         and any(_is_like_arn(asked.resource, pattern) for pattern in resources)
         and all(
-            _holds(operator, asked.values(key), [str(value) for value in _listed(wanted)])
+            _holds(operator, asked.values(key), [str(value) for value in _as_list(wanted)])
             for operator, keys in statement.get("Condition", {}).items()
             for key, wanted in keys.items()
         )
@@ -81,11 +81,11 @@ def _is_like_arn(arn: str, pattern: str) -> bool:
 
 
 def _is_like(text: str, pattern: str) -> bool:
-    return _compiled(pattern).fullmatch(text) is not None
+    return _compile(pattern).fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     wild = {"*": ".*", "?": "."}
     return re.compile("".join(wild.get(letter, re.escape(letter)) for letter in pattern), re.DOTALL)
 
@@ -109,5 +109,5 @@ def _holds(operator: str, given: Sequence[str] | None, wanted: Sequence[str]) ->
     return any(test(value, pattern) for pattern in wanted for value in given or ())
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]

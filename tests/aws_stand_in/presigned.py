@@ -12,7 +12,7 @@ from werkzeug.wrappers import Request
 from cloudtune.infra.emulator.requests import Ec2Error, Signed
 
 
-def presigned(request: Request, secret_of: Callable[[str, str], str | None]) -> Signed:
+def check_presigned(request: Request, secret_of: Callable[[str, str], str | None]) -> Signed:
     """Return what such an address is for, and whose key signed it.
 
     Raises:

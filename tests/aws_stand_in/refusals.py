@@ -93,7 +93,7 @@ def _check_architecture(launch: Launch) -> None:
 
 
 def _check_zone(launch: Launch) -> None:
-    zones = _offered(launch.backend.region_name).get(launch.instance_type)
+    zones = _zones_by_type(launch.backend.region_name).get(launch.instance_type)
     if launch.zone and zones and launch.zone not in zones:
         raise Ec2Error(
             "Unsupported",
@@ -104,7 +104,7 @@ def _check_zone(launch: Launch) -> None:
 
 
 @lru_cache(maxsize=32)
-def _offered(region: str) -> dict[str, list[str]]:
+def _zones_by_type(region: str) -> dict[str, list[str]]:
     """Return the zones of each type that moto knows of: a copy of AWS's own list."""
     zones: dict[str, list[str]] = {}
     for offer in INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ()):

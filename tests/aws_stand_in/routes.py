@@ -31,10 +31,10 @@ def register(backend: Any) -> None:
 def leads_to(machine: Machine, name: str) -> bool:
     """Whether a machine has a route to a name of AWS, such as BUCKET.s3.REGION.amazonaws.com."""
     service = "s3" if f".{name}".find(".s3.") >= 0 else name.partition(".")[0]
-    return reaches(backend_of(machine), machine.record, service)
+    return reaches(find_backend(machine), machine.record, service)
 
 
-def backend_of(machine: Machine) -> Any:
+def find_backend(machine: Machine) -> Any:
     """Return moto's EC2 of a machine's region."""
     return ec2_backends[DEFAULT_ACCOUNT_ID][machine.settings["AWS_DEFAULT_REGION"]]
 

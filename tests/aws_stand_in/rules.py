@@ -34,7 +34,7 @@ from tests.aws_stand_in.commands import Commands
 from tests.aws_stand_in.company_proxy import SIGNED_HOST, SIGNED_PATH
 from tests.aws_stand_in.launches import Launch
 from tests.aws_stand_in.policies import Asked, verdict
-from tests.aws_stand_in.presigned import presigned
+from tests.aws_stand_in.presigned import check_presigned
 from tests.aws_stand_in.principals import Principal, Principals, control_policies
 from tests.aws_stand_in.rates import AccountRates
 from tests.aws_stand_in.stacks import Stacks
@@ -76,7 +76,7 @@ class StandIn(AccessRules):
             if ".s3." in request.host and "Authorization" not in request.headers:
                 return Signed("s3", "us-east-1", _NOBODY)
             return access.check_signature(request, self._principals.secret_of)
-        return presigned(request, self._principals.secret_of)
+        return check_presigned(request, self._principals.secret_of)
 
     def is_throttled(self, region: str, action: str, parameters: Mapping[str, str]) -> bool:
         return not self._rates.let_in(region, action, parameters)
@@ -89,7 +89,9 @@ class StandIn(AccessRules):
         if launch is not None:
             refusals.check_names(launch)
         try:
-            check_rights(self._who(signed), ec2_rights.asked(signed.region, parameters, backend))
+            check_rights(
+                self._who(signed), ec2_rights.list_wishes(signed.region, parameters, backend)
+            )
         except DeniedError as denied:
             message = f"You are not authorized to perform this operation. {denied}"
             raise Ec2Error("UnauthorizedOperation", message, 403) from None
@@ -106,7 +108,7 @@ class StandIn(AccessRules):
             return denial if _REGION in denial.headers else Response(status=404)
         if signed.service == "s3":
             return self._s3(self._who(signed), request, pass_on)
-        asked = other_rights.asked(signed.service, signed.region, request)
+        asked = other_rights.list_other_wishes(signed.service, signed.region, request)
         try:
             check_rights(self._who(signed), asked)
         except DeniedError as denied:
@@ -166,7 +168,7 @@ class StandIn(AccessRules):
         if not _is_of_expected(bucket, request):
             return _s3_denial("Access Denied", request)
         try:
-            check_rights(who, other_rights.s3_asked(request))
+            check_rights(who, other_rights.list_s3_wishes(request))
             answer = pass_on()
             is_missing = answer.status_code == HTTPStatus.NOT_FOUND
             if is_missing and key and request.method in ("GET", "HEAD"):

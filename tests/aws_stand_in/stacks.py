@@ -39,7 +39,7 @@ class Stack:
     def described(self) -> dict[str, Any]:
         outputs = {}
         if self.status.endswith("_COMPLETE") and self.status != "ROLLBACK_COMPLETE":
-            outputs = _resolved(self.template["Outputs"], self)
+            outputs = _resolve(self.template["Outputs"], self)
         return {
             "StackName": self.name,
             "StackStatus": self.status,
@@ -183,9 +183,7 @@ class _Change:
         return True
 
     def _create_or_update(self, name: str, resource: Any, *, is_new: bool) -> None:
-        given = {
-            key: _resolved(value, self._stack) for key, value in resource["Properties"].items()
-        }
+        given = {key: _resolve(value, self._stack) for key, value in resource["Properties"].items()}
         ids = self._stack.ids
         if resource["Type"] == "AWS::EC2::SecurityGroup":
             if not is_new:
@@ -293,9 +291,9 @@ class _Change:
             self._clients("s3").delete_bucket(Bucket=its_id)
 
 
-def _resolved(value: Any, stack: Stack) -> Any:
+def _resolve(value: Any, stack: Stack) -> Any:
     if isinstance(value, list):
-        return [_resolved(item, stack) for item in value]
+        return [_resolve(item, stack) for item in value]
     if not isinstance(value, dict):
         return value
     if "Ref" in value:
@@ -304,7 +302,7 @@ def _resolved(value: Any, stack: Stack) -> Any:
         name, attribute = value["Fn::GetAtt"]
         assert _ATTRIBUTE_OF[stack.template["Resources"][name]["Type"]] == attribute
         return stack.ids[name]
-    return {key: _resolved(item, stack) for key, item in value.items()}
+    return {key: _resolve(item, stack) for key, item in value.items()}
 
 
 def _defaults(stack: Stack) -> dict[str, str]:

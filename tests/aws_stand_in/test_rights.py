@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("role", list(POLICIES))
-def test_the_documented_policies_do_for_all_that_a_run_calls(world: World, role: str) -> None:
+def test_documented_policies_suffice_for_runs(world: World, role: str) -> None:
     assert failures(world, POLICIES[role], role) == []
 
 

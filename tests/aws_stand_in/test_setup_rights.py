@@ -55,11 +55,11 @@ def test_none_rents_other_types_or_ends_others(world: World, account: Account) -
         world.client("iam", head).create_role(RoleName="x", AssumeRolePolicyDocument="{}")
 
 
-def test_a_head_has_the_rights_to_its_bucket_too(world: World) -> None:
+def test_head_may_use_its_bucket(world: World) -> None:
     assert failures(world, dict(policies.head(PLACE)), "instance") == []
 
 
-def test_who_sets_up_needs_two_documents_and_no_more(world: World) -> None:
+def test_setup_needs_two_documents(world: World) -> None:
     place = Place(PLACE.account, "eu-west-1", ("g5.*",))
     both = [*policies.person(place)["Statement"], *policies.maker(place)["Statement"]]
     who = world.person({"Version": "2012-10-17", "Statement": both})
@@ -77,7 +77,7 @@ def test_who_sets_up_needs_two_documents_and_no_more(world: World) -> None:
     assert load_inventory(clients, "eu-west-1").stack is None
 
 
-def test_setup_without_rights_says_which_and_undoes_the_rest(world: World) -> None:
+def test_setup_without_rights_undoes_everything(world: World) -> None:
     place = Place(PLACE.account, "eu-west-2", ("g5.*",))
     who = world.person(dict(policies.person(place)))
     clients = Clients(Endpoint("eu-west-2", who.url, who.key, who.secret))

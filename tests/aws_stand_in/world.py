@@ -23,7 +23,7 @@ import psutil
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra.emulator.service import find_emulator
 from tests.aws_stand_in import network
-from tests.aws_stand_in.computer import RUNNING, folder_of
+from tests.aws_stand_in.computer import RUNNING, computer_folder
 from tests.aws_stand_in.names import LOG as NAMES_LOG
 
 _READY = "ready"
@@ -84,12 +84,12 @@ class World:
 
     def cut(self, computer: str) -> None:
         """End all that runs on a computer at once, as when somebody closes it for good."""
-        for running in (folder_of(self.home, computer) / RUNNING).iterdir():
+        for running in (computer_folder(self.home, computer) / RUNNING).iterdir():
             subprocess.run(self.command("kill", "-KILL", running.name), check=True)
 
     def network(self, computer: str, state: Literal["up", "down"]) -> None:
         """Take the network away from all that runs on a computer, or bring it back."""
-        for running in (folder_of(self.home, computer) / RUNNING).iterdir():
+        for running in (computer_folder(self.home, computer) / RUNNING).iterdir():
             inside = ("nsenter", f"--net=/proc/{running.name}/ns/net")
             asked = self.command(*inside, "ip", "-4", "-o", "addr", "show", "eth0")
             result = subprocess.run(asked, check=True, capture_output=True, text=True).stdout

@@ -135,7 +135,7 @@ def test_the_examples_of_the_page_run(tmp_path: Path, compare: Callable[..., Sai
         assert "val_top1" in said.out or "strategy" in said.out
 
 
-def test_a_staged_strategy_follows_its_plan_without_a_named_fleet(
+def test_staged_strategy_follows_its_plan(
     compare: Callable[..., Said],
 ) -> None:
     (cell,) = compare(f"{LIMITS} --strategy rubberband -o json").cells

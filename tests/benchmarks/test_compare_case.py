@@ -21,7 +21,7 @@ LISTED = ("random", "asha", "hyperband", "median", "hypersched", "rubberband", "
 
 
 @pytest.mark.parametrize("strategy", LISTED)
-def test_a_run_finds_something_and_says_what_it_took(strategy: str) -> None:
+def test_compared_run_says_its_cost(strategy: str) -> None:
     result = play(STUDY, Case(strategy, HOUR))
     assert result.violations == ()
     assert result.metric is not None
@@ -67,6 +67,6 @@ def calls_an_event(strategy: str, trials: int) -> float:
 @pytest.mark.parametrize(
     ("strategy", "most"), [("asha", 1.15), ("random", 1.1), ("seer", 1.2), ("sha", 1.1)]
 )
-def test_an_event_among_many_trials_is_no_more_work(strategy: str, most: float) -> None:
+def test_event_work_doesnt_grow_with_trials(strategy: str, most: float) -> None:
     few, many = (calls_an_event(strategy, trials) for trials in (32, 128))
     assert many < most * few, f"{few:.0f} calls an event with 32 trials, {many:.0f} with 128"

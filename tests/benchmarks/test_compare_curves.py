@@ -39,7 +39,7 @@ def metrics(curves: Curves) -> dict[str, tuple[float, ...]]:
     return {curve.name: curve.metrics for curve in curves.curves}
 
 
-def refused(tmp_path: Path, *rows: str, **more: object) -> str:
+def refusal(tmp_path: Path, *rows: str, **more: object) -> str:
     with pytest.raises(UsageError) as raised:
         read(tmp_path, *rows, **more)  # type: ignore[arg-type]
     return str(raised.value).replace(f"{tmp_path}/", "")
@@ -71,7 +71,7 @@ def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1", "a,1,0.1", "a,2,nan", "a,2,nan")
     assert len(curves.curves[0].metrics) == 2
     assert "2 rows are there twice: taken once" in curves.notices
-    message = refused(tmp_path, "a,1,0.1", "b,1,0.3", "a,1,0.2")
+    message = refusal(tmp_path, "a,1,0.1", "b,1,0.3", "a,1,0.2")
     assert message.startswith("curves.csv: row 3: its configuration has this epoch before")
 
 
@@ -86,10 +86,10 @@ def test_equal_rows_count_once_and_others_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_a_table(tmp_path: Path, header: str, row: str, message: str) -> None:
-    assert message in refused(tmp_path, row, header=header)
+    assert message in refusal(tmp_path, row, header=header)
 
 
-def test_a_configuration_without_rows_diverged_in_its_first_epoch(tmp_path: Path) -> None:
+def test_configuration_without_rows_diverged(tmp_path: Path) -> None:
     curves = read(tmp_path, "a,1,0.1", "a,2,0.2", configs="config,lr\na,0.1\nb,0.9\n")
     assert curves.curves[0] == Curve("a", (0.1, 0.2), 2, {"lr": 0.1})
     assert curves.curves[1].metrics == pytest.approx((NAN,), nan_ok=True)

@@ -7,7 +7,7 @@ from cloudtune.errors import UsageError
 from cloudtune.model.trial import Trial
 
 
-def test_a_clone_of_a_table_is_the_nearest_row_left() -> None:
+def test_table_clone_is_nearest_row() -> None:
     rows = [Trial(f"c{n}", {"x": n / 10}) for n in range(11)]
     sampler = TableSampler(rows, seed=1)
     clones = [sampler.explore(rows[5]) for _ in range(11)]

@@ -61,7 +61,7 @@ def test_the_formats_of_public_traces_are_read(tmp_path: Path) -> None:
     assert (nodes.trace.starts, nodes.trace.instances) == ((0, 600), (3, 7))
 
 
-def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
+def test_spot_trace_fits_its_offers(tmp_path: Path) -> None:
     path = table(tmp_path, RUNS)
     zones = ("us-west-2a", "us-west-2b")
     offers = pricing.catalog("us-east-1", ("spot",), zones).matching(["p3.2xlarge"], ("spot",))
@@ -79,7 +79,7 @@ def test_a_trace_is_of_the_offers_that_its_columns_fit(tmp_path: Path) -> None:
         matched(one, [], path)
 
 
-def played(
+def play_digits(
     *rooms: tuple[float, int], most: int = 1, market: str = "any"
 ) -> tuple[Planned, Replayed]:
     """Return the plan of the digits' job, and a run of it; the pool has room from each second."""
@@ -93,7 +93,7 @@ def played(
     return plan, run
 
 
-def test_the_bound_is_what_the_cheapest_hours_come_to() -> None:
+def test_bound_is_the_cheapest_hours() -> None:
     """Three epochs of spot's at $1 fit; the fourth is bought on demand at $4, at double speed."""
     spot = Source(1.0, (Priced(0, 3, 1, 3600.0), Priced(3, 9, 0, 3600.0)))
     dear = Source(2.0, (Priced(0, 9, UNLIMITED, 4 * 3600.0),))

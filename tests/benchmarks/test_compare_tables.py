@@ -22,7 +22,7 @@ def scaling(
     return scalings(str(tmp_path / name), machines or (FOUR,))
 
 
-def test_a_profile_is_speed_by_width_relative_to_one_gpu(tmp_path: Path) -> None:
+def test_profile_is_relative_to_one_gpu(tmp_path: Path) -> None:
     table = "width,speedup\n4,3.2\n1,1\n2,1.8\n0.5,0.62\n0.33,0.4\n"
     speeds = {1 / 3: 0.4, 0.5: 0.62, 1.0: 1.0, 2.0: 1.8, 4.0: 3.2}
     assert scaling(tmp_path, table) == [Scaling(speeds)]

@@ -13,6 +13,6 @@ def test_nothing_is_bought_twice_or_left_behind() -> None:
     assert all(tally.counts[what] for what in ("throttled", "answer lost", "refused"))
 
 
-def test_an_ec2_that_knows_no_tokens_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ec2_without_tokens_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostileEc2, "launched_by", lambda _self, _token: None)
     assert campaign(150, seed=0).counts["bought twice"] > 0

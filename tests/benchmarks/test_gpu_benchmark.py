@@ -61,7 +61,7 @@ def mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Find
     return run
 
 
-def test_mps_that_does_as_its_manual_says_is_found_so(mps: Callable[[str], Findings]) -> None:
+def test_mps_by_its_manual_is_recognized(mps: Callable[[str], Findings]) -> None:
     result = mps("False")
     assert result.failed == {}
     assert result.unknown == {}
@@ -73,7 +73,7 @@ def test_mps_that_does_as_its_manual_says_is_found_so(mps: Callable[[str], Findi
     assert result.facts["fallback_takes_turns"] is True
 
 
-def test_a_step_runs_alone_and_fails_where_something_differs(
+def test_step_fails_where_something_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"

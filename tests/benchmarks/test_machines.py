@@ -17,7 +17,7 @@ def test_the_published_rows_follow_from_their_programs(row: Comparison) -> None:
     assert again.spread == pytest.approx(row.spread, abs=1e-3)
 
 
-def test_a_model_is_left_out_of_the_rows_of_its_table_alone() -> None:
+def test_left_out_model_stays_in_other_tables() -> None:
     programs = [Program(f"m{n}", "", "fp16", {"v100": 1.0, "a100": 1 / n}) for n in (2, 4, 8)]
     table = Table("Lambda", programs, {"v100": "p3.2xlarge", "a100": "p4d.24xlarge"})
     (row,) = (r for r in table.compared("m8") if r.source.startswith("Lambda"))
@@ -26,7 +26,7 @@ def test_a_model_is_left_out_of_the_rows_of_its_table_alone() -> None:
     assert len(table.compared("m8")) == len(published_comparisons()) - len(ROWS) + 1
 
 
-def test_dearer_choices_cost_more_and_a_race_no_more_than_the_prior() -> None:
+def test_race_costs_no_more_than_prior() -> None:
     found = over_cheapest(lambdas(), "on-demand")
     assert {len(ratios) for ratios in found.values()} == {20}
     assert found["oracle"] == [1.0] * 20

@@ -30,7 +30,7 @@ READ = [
 
 
 @pytest.mark.parametrize("variant", READ, ids=lambda variant: variant.label)
-def test_a_long_run_read_at_a_cell_is_its_run(ground: Ground, variant: Variant) -> None:
+def test_long_run_equals_its_cell(ground: Ground, variant: Variant) -> None:
     where = place(ground, ANY)
     job = Job(7, ground.name, ANY, variant, CELLS)
     played = record(where.benchmark, wanted(job, ground.limits(Cell(2.0, 8.0))))
@@ -46,7 +46,7 @@ def test_a_long_run_read_at_a_cell_is_its_run(ground: Ground, variant: Variant) 
     assert read >= 3
 
 
-def test_a_variant_is_chosen_and_judged_on_different_halves() -> None:
+def test_variant_is_judged_on_other_half() -> None:
     regrets = pd.DataFrame(
         [[0.1, 0.9, 0.1, 0.9], [0.8, 0.2, 0.8, 0.2]], index=["good on even", "good on odd"]
     )

@@ -54,7 +54,7 @@ def test_a_gpu_is_listed_by_gpus_and_price() -> None:
     ]
 
 
-def test_all_types_are_listed_in_order_and_in_full() -> None:
+def test_catalog_lists_all_types() -> None:
     rows = lines()
     assert len(rows) == 94
     assert rows[0][2] == "a100"
@@ -66,7 +66,7 @@ def test_all_types_are_listed_in_order_and_in_full() -> None:
     assert next(row for row in rows if row[0] == "p5e.48xlarge")[5:] == ["-"] * 4
 
 
-def test_a_market_lists_what_is_offered_there_at_its_prices() -> None:
+def test_catalog_lists_a_markets_prices() -> None:
     assert lines("--gpu", "h100", "--market", "spot") == [
         ["p5.48xlarge", "8", "h100", "80", "192", "26.4192", "3.3024", ">20%"]
     ]
@@ -76,7 +76,7 @@ def test_a_market_lists_what_is_offered_there_at_its_prices() -> None:
     assert lines("--gpu", "qualcomm-ai100", "--market", "on-demand") == []
 
 
-def test_an_unknown_gpu_is_a_mistake_with_the_nearest() -> None:
+def test_unknown_gpu_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"no instance type has the GPU 'a10'; allowed: a100, "):
         ask("--gpu", "a10")
     with pytest.raises(UsageError, match=r"Did you mean 'v100'\?"):

@@ -78,7 +78,7 @@ def test_regions_that_cannot_be_listed_are_one_line(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("lease", "doomed"), [("2020-01-01T00:00:00Z", 2), (_LATER, 0)])
-def test_a_head_that_outlived_its_lease_is_collected_with_nodes(
+def test_gc_collects_expired_head(
     lease: str, doomed: int, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def instance(name: str, run: str) -> Instance:
@@ -92,7 +92,7 @@ def test_a_head_that_outlived_its_lease_is_collected_with_nodes(
     assert sum(actual.orphan for actual in cleanup.look(cast("Any", cloud))) == doomed
 
 
-def test_what_is_left_of_a_head_is_named_first(
+def test_gc_names_heads_first(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "runs" / "r1"
@@ -115,7 +115,7 @@ def test_what_is_left_of_a_head_is_named_first(
 ID = "i-0123456789abcdef0"
 
 
-def test_what_emulated_instances_would_cost_is_no_price_of_yours(
+def test_emulated_prices_are_not_yours(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(cloud: Cloud) -> list[cleanup.Found]:

@@ -16,6 +16,7 @@ from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Command, called
 from tests.builders import machines
+from tests.builders.experiments import write_experiment
 
 SCRIPT = TRAIN.format(trouble='config["shift"]')
 EXPERIMENT = """
@@ -35,8 +36,7 @@ def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Command:
     """Return a command line in a folder with a script, its profiles and an experiment."""
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    write_experiment(tmp_path, EXPERIMENT, SCRIPT)
     profiles = [profile(tmp_path / "train.py", name) for name in ("g4dn.xlarge", "g4dn.12xlarge")]
     write(tmp_path / "profile.json", profiles)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
@@ -55,7 +55,7 @@ def profile(script: Path, instance_type: str, start: float = 2.0) -> ScalingProf
     return replace(measured, script_hash=script_hash(script))
 
 
-def planned(command: Command, *options: str) -> dict[str, Any]:
+def plan_json(command: Command, *options: str) -> dict[str, Any]:
     return dict(command("plan", "experiment.yaml", *options, "-o", "json").succeeded().json)
 
 
@@ -74,7 +74,7 @@ def planned(command: Command, *options: str) -> dict[str, Any]:
     ],
 )
 def test_limits_decide(command: Command, options: tuple[str, ...], strategy: str, why: str) -> None:
-    plan = planned(command, *options)
+    plan = plan_json(command, *options)
     assert plan["strategy"] == strategy
     assert why in plan["chosen"]
     assert bool(plan["chosen"]) == bool(why)
@@ -94,18 +94,18 @@ def read(command: Command, tmp_path: Path) -> Command:
     return command
 
 
-def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_path: Path) -> None:
-    plan = planned(read, *BOTH)
+def test_unresumable_trials_stay_in_place(read: Command, tmp_path: Path) -> None:
+    plan = plan_json(read, *BOTH)
     assert plan["strategy"] == "asha-stopping"
     assert "resume from no checkpoints" in plan["chosen"]
     assert "isn't kept: the script saves nothing we see" in plan["unsaved"]
     shown = repr(cloudtune.plan("experiment.yaml", deadline="30m", budget="$2"))
     assert f"model: {plan['unsaved']}" in shown, "what a notebook's run shows"
     assert moves(read) == 0
-    assert planned(read, "--trials", "9")["strategy"] == "asha-stopping"
+    assert plan_json(read, "--trials", "9")["strategy"] == "asha-stopping"
     path = tmp_path / "experiment.yaml"
     path.write_text(path.read_text() + "checkpoints: {folder: out}\n")
-    plan = planned(read, *BOTH)
+    plan = plan_json(read, *BOTH)
     assert plan["strategy"] == "best"
     assert not plan["unsaved"]
     assert moves(read) > 0
@@ -113,18 +113,18 @@ def test_trials_that_would_begin_again_stay_where_they_are(read: Command, tmp_pa
 
 def test_a_function_without_checkpoints_is_never_paused(command: Command, tmp_path: Path) -> None:
     """Each pause would begin it again at its first epoch."""
-    assert planned(command, *BOTH)["strategy"] == "best"
+    assert plan_json(command, *BOTH)["strategy"] == "best"
     (tmp_path / "train.py").write_text(
         "import cloudtune\n\ndef train(config):\n    for epoch in cloudtune.epochs():\n"
         "        cloudtune.report({'loss': config['lr'] / epoch})\n"
     )
-    plan = planned(command, *BOTH)
+    plan = plan_json(command, *BOTH)
     assert plan["strategy"] == "asha-stopping"
     assert "names a cloudtune.Checkpoint" in plan["unsaved"]
     assert moves(command) == 0
     path = tmp_path / "experiment.yaml"
     path.write_text(path.read_text() + "checkpoints: {resumes: true}\n")
-    assert planned(command, *BOTH)["strategy"] == "best"
+    assert plan_json(command, *BOTH)["strategy"] == "best"
     path.write_text(path.read_text().replace("resumes: true", "folder: out"))
     command("plan", "experiment.yaml", *BOTH).refused("is for commands, and train names a function")
 
@@ -135,14 +135,14 @@ def moves(read: Command) -> int:
     return int(account["restarts"]) + int(account["resizes"])
 
 
-def test_a_plan_says_that_a_paused_trial_begins_again(read: Command) -> None:
+def test_plan_warns_of_restarted_trials(read: Command) -> None:
     paused = read("plan", "experiment.yaml", *BOTH, "--strategy", "asha")
     assert "asha pauses trials: each begins again" in " ".join(paused.out.split())
     stays = read("plan", "experiment.yaml", *BOTH)
     assert "begins again" not in stays.out
 
 
-def test_commands_start_on_the_cores_that_emulated_machines_share(
+def test_emulated_commands_share_cores(
     read: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = profile(tmp_path / "train.py", "g4dn.12xlarge", start=60.0)
@@ -150,7 +150,7 @@ def test_commands_start_on_the_cores_that_emulated_machines_share(
 
     def tried(cores: int) -> float:
         monkeypatch.setattr(this_machine, "cores", lambda: cores)
-        plan = planned(read, *BOTH, "--instances", "g4dn.12xlarge")["plan"]
+        plan = plan_json(read, *BOTH, "--instances", "g4dn.12xlarge")["plan"]
         return float(plan["forecast"]["trials"]["p50"])
 
     gpus = 2 * 4
@@ -165,20 +165,20 @@ def test_nothing_says_when_to_stop(command: Command) -> None:
 
 def test_trials_are_a_cap_of_the_search(command: Command) -> None:
     options = ("--deadline", "1h", "--budget", "$9")
-    assert planned(command, *options)["plan"]["forecast"]["trials"]["p50"] > 20
-    capped = planned(command, *options, "--trials", "5")
+    assert plan_json(command, *options)["plan"]["forecast"]["trials"]["p50"] > 20
+    capped = plan_json(command, *options, "--trials", "5")
     assert capped["plan"]["forecast"]["trials"]["p95"] == 5
     played = command("simulate", "experiment.yaml", *options, "--trials", "5", "-o", "json").json
     assert len(played["trials"]) == 5
 
 
-def test_a_fixed_piece_of_work_without_trials_is_one_bracket(command: Command) -> None:
+def test_fixed_work_without_trials_is_a_bracket(command: Command) -> None:
     # 1, 3, 9 and 16 epochs: a third goes on three times, so 9 trials bring one to the end.
-    assert planned(command, "--deadline", "2h")["trials"] == 9
+    assert plan_json(command, "--deadline", "2h")["trials"] == 9
 
 
 def test_a_budget_alone_gets_a_deadline(command: Command, tmp_path: Path) -> None:
-    plan = planned(command, "--budget", "$4", "--save", "plan.json")
+    plan = plan_json(command, "--budget", "$4", "--save", "plan.json")
     training = 16 * 20.0
     assert plan["limits"]["deadline"] >= 3 * training
     assert plan["plan"]["forecast"]["within"] == 1.0
@@ -193,20 +193,20 @@ def test_a_budget_alone_gets_a_deadline(command: Command, tmp_path: Path) -> Non
 
 def test_larger_machines_spend_what_cheap_ones_leave(command: Command) -> None:
     """Two g4dn.xlarge cost $0.53 in half an hour: $2 buy more training on four GPUs as well."""
-    fleet = planned(command, *BOTH)["launches"]
+    fleet = plan_json(command, *BOTH)["launches"]
     assert [part["instance_type"] for part in fleet] == ["g4dn.12xlarge", "g4dn.xlarge"]
-    [fleet] = planned(command, "--deadline", "30m", "--budget", "$0.30")["launches"]
+    [fleet] = plan_json(command, "--deadline", "30m", "--budget", "$0.30")["launches"]
     assert fleet["instance_type"] == "g4dn.xlarge"
 
 
-def test_limits_below_one_training_say_how_far_it_gets(command: Command) -> None:
+def test_limits_below_a_training_say_reach(command: Command) -> None:
     options = ("--deadline", "2m", "--budget", "$2")
-    plan = planned(command, *options)
+    plan = plan_json(command, *options)
     assert 1 <= plan["plan"]["forecast"]["epochs"]["p50"] < 16
     assert plan["short_of"].startswith("training one trial for 16 epochs takes ")
     screen = " ".join(command("plan", "experiment.yaml", *options).out.split())
     assert f"no trial can reach the end: {plan['short_of']}" in screen
-    assert planned(command, *BOTH)["short_of"] == ""
+    assert plan_json(command, *BOTH)["short_of"] == ""
 
 
 def test_limits_below_one_epoch_say_what_it_takes(command: Command) -> None:
@@ -218,7 +218,7 @@ def test_limits_below_one_epoch_say_what_it_takes(command: Command) -> None:
     assert "head" not in said.err
 
 
-def test_a_deadline_that_a_heads_start_uses_up_says_so(command: Command, tmp_path: Path) -> None:
+def test_deadline_within_head_start_is_refused(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
     path.write_text(f"{path.read_text()}charges: {{head: $0.1, head_seconds: 8m}}\n")
     said = command("plan", "experiment.yaml", "--deadline", "8m30s", "--budget", "$2")
@@ -232,10 +232,10 @@ def test_half_and_twice_the_budget_are_their_plans(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", EVENTS)
-    plan = planned(command, *BOTH)
+    plan = plan_json(command, *BOTH)
     others = {other["name"]: other["plan"]["forecast"] for other in plan["alternatives"]}
     for name, budget in (("half the budget", "$1"), ("twice the budget", "$4")):
-        alone = planned(command, "--deadline", "30m", "--budget", budget)
+        alone = plan_json(command, "--deadline", "30m", "--budget", budget)
         few = others[name]
         forecast = alone["plan"]["forecast"]
         assert few["samples"] < forecast["samples"]
@@ -249,10 +249,10 @@ def test_an_objective_that_contradicts_the_strategy_is_refused(command: Command)
     assert "--objective best is the strategy best, and sha is named" in said.err
 
 
-def test_the_old_name_of_the_search_names_the_new_one(command: Command) -> None:
+def test_old_search_name_suggests_the_new(command: Command) -> None:
     screen = command("plan", "experiment.yaml", *BOTH, "--strategy", "seer").out
     assert "now called best" in screen
-    mine, its = (planned(command, *BOTH, "--strategy", name) for name in ("best", "seer"))
+    mine, its = (plan_json(command, *BOTH, "--strategy", name) for name in ("best", "seer"))
     assert mine["plan"]["forecast"] == its["plan"]["forecast"]
 
 
@@ -329,9 +329,9 @@ def test_search_metric_and_epochs_go_before_the_file(command: Command, tmp_path:
 
 
 def test_a_function_that_saves_nothing_is_said_to(command: Command, tmp_path: Path) -> None:
-    assert not planned(command, *BOTH)["unsaved"]
+    assert not plan_json(command, *BOTH)["unsaved"]
     script = tmp_path / "train.py"
     first = "def train(config):\n    for epoch in cloudtune.epochs():\n"
     script.write_text(f'import cloudtune\n\n{first}        cloudtune.report({{"loss": 1.0}})\n')
-    unsaved = planned(command, *BOTH)["unsaved"]
+    unsaved = plan_json(command, *BOTH)["unsaved"]
     assert unsaved.startswith("the best model isn't kept: nothing beside the function")

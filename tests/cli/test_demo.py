@@ -32,7 +32,7 @@ PLAN = SETTING.plan(limits=Limits(deadline=105.0))
 
 
 @pytest.fixture
-def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
     """Return what a command line prints, on a machine that knows nothing yet."""
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
 
@@ -44,9 +44,9 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
     return call
 
 
-def test_its_plan_keeps_both_limits(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_plan_keeps_both_limits(demo: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 10_000)  # 50,000 take a while
-    plan = json.loads(called("plan", str(FOLDER / "experiment.yaml"), "-o", "json"))
+    plan = json.loads(demo("plan", str(FOLDER / "experiment.yaml"), "-o", "json"))
     assert plan["strategy"] == "best"
     assert plan["plan"]["forecast"]["within"] == 1.0
     others = {item["name"]: item["plan"]["forecast"] for item in plan["alternatives"]}
@@ -55,11 +55,11 @@ def test_its_plan_keeps_both_limits(called: Called, monkeypatch: pytest.MonkeyPa
     assert half["trials"]["p50"] < 0.8 * ours["trials"]["p50"]
 
 
-def test_fixed_work_is_cheaper_than_on_a_fixed_cluster(called: Called) -> None:
+def test_demo_beats_a_fixed_cluster(demo: Called) -> None:
     fixed = ("plan", str(FOLDER / "experiment.yaml"), "--objective", "cost", "--trials", "18")
-    plan = json.loads(called(*fixed, "-o", "json"))
+    plan = json.loads(demo(*fixed, "-o", "json"))
     assert cost_ratios(plan)["best static cluster"] > 1.1
-    plan = json.loads(called(*fixed, "--deadline", "1h", "-o", "json"))
+    plan = json.loads(demo(*fixed, "--deadline", "1h", "-o", "json"))
     assert cost_ratios(plan)["best static cluster"] == pytest.approx(1.0)
 
 
@@ -110,11 +110,11 @@ def test_the_winner_s_files_are_scored(tmp_path: Path, monkeypatch: pytest.Monke
     assert result == score.script.accuracy(network, score.script.load("test"), torch.device("cpu"))
 
 
-def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_path: Path) -> None:
+def test_demo_compares_other_costs(demo: Called, tmp_path: Path) -> None:
     job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
     job = replace(job, limits=Limits(deadline=126.0))  # some of it is for setting up and returning
     keep_run(tmp_path, replace(job, run="mine"), entries)
-    data = json.loads(called("report", "mine", "--against", "-o", "json"))
+    data = json.loads(demo("report", "mine", "--against", "-o", "json"))
     dollars = {name: item["dollars"] for name, item in data["others"].items()}
     assert data["others"]["naive elastic"]["keeps_limits"]
     assert data["plan"]["dollars"] == pytest.approx(PLAN.estimate.dollars)
@@ -122,18 +122,18 @@ def test_a_run_is_shown_against_what_others_would_have_paid(called: Called, tmp_
     random = data["random_search"]
     assert 1 <= random["trials"] < 12  # as many as stopping early lets be tried
     assert random["dollars"] <= PLAN.estimate.dollars
-    shown = called("report", "mine", "--against")
+    shown = demo("report", "mine", "--against")
     assert "best static cluster, simulated" in " ".join(shown.split())
     assert f"trains {random['trials']} configuration" in shown
 
 
-def test_a_search_is_shown_against_a_fixed_fleet(called: Called, tmp_path: Path) -> None:
+def test_a_search_is_shown_against_a_fixed_fleet(demo: Called, tmp_path: Path) -> None:
     """Its bill alone says little: a fixed fleet may cost less as it tries fewer configurations."""
     report = report_of(elastic_job("best"))
     keep_run(tmp_path, replace(report.job, run="search"), report.entries)
-    others = json.loads(called("report", "search", "--against", "-o", "json"))["others"]
+    others = json.loads(demo("report", "search", "--against", "-o", "json"))["others"]
     fixed = others["the same on a fixed fleet"]
-    lines = called("report", "search", "--against").splitlines()
+    lines = demo("report", "search", "--against").splitlines()
     heading = next(line for line in lines if "trials" in line)
     assert "against the bill" in heading
     mine, other = (

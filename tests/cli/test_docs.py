@@ -6,7 +6,7 @@ import re
 import pytest
 
 from cloudtune.cli.docs import pages
-from tests.architecture.test_layout import SOURCES, name_of, tree_of
+from tests.architecture.test_layout import SOURCES, module_name, parse
 from tests.bench import called
 
 
@@ -14,7 +14,7 @@ def texts() -> list[tuple[str, str]]:
     """Return the texts of the product that aren't documentation of the code: file and text."""
     found: list[tuple[str, str]] = []
     for path in SOURCES:
-        tree = tree_of(path)
+        tree = parse(path)
         docs = {
             node.body[0].value
             for node in ast.walk(tree)
@@ -23,7 +23,7 @@ def texts() -> list[tuple[str, str]]:
             and isinstance(node.body[0], ast.Expr)
         }
         found += [
-            (name_of(path), node.value)
+            (module_name(path), node.value)
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docs
         ]

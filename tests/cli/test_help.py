@@ -29,7 +29,7 @@ def test_an_unknown_strategy_is_answered_with_the_menu(capsys: pytest.CaptureFix
     assert f"unknown strategy 'ashaa'; choose one of {names} (cloudtune docs papers" in said.err
 
 
-def _listed(command: click.Command) -> tuple[list[str], list[str]]:
+def _read_options(command: click.Command) -> tuple[list[str], list[str]]:
     """Return the options below each of the two headings of a command's help."""
     context = click.Context(command, info_name="x", help_option_names=["-h", "--help"])
     first, _, more = command.get_help(context).partition("Options:")[2].partition("More options:")
@@ -39,7 +39,7 @@ def _listed(command: click.Command) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize(("typed", "item"), list(commands().items()))
 def test_help_begins_with_six_options_at_most(typed: str, item: click.Command) -> None:
-    first, more = _listed(item)
+    first, more = _read_options(item)
     assert len(first) <= 6 + len(["--help"]), typed
     assert not more or len(first) == 6 + 1
     shown = {option.opts[-1] for option in item.params if isinstance(option, click.Option)}
@@ -54,7 +54,7 @@ def test_the_shell_completes_the_strategies_of_the_menu() -> None:
 
 
 @pytest.mark.parametrize("name", cli.commands)
-def test_a_commands_stand_in_says_what_the_command_says(name: str) -> None:
+def test_deferred_command_has_same_help(name: str) -> None:
     entry = cli.commands[name]
     command = entry.load() if isinstance(entry, Deferred) else entry
     assert (command.name, command.hidden) == (name, entry.hidden)
@@ -80,17 +80,17 @@ def test_a_commands_stand_in_says_what_the_command_says(name: str) -> None:
 def test_help_is_lean(
     tmp_path: Path, arguments: list[str], environment: dict[str, str], shown: str
 ) -> None:
-    loaded = imported(shown, *arguments, CLOUDTUNE_HOME=str(tmp_path), **environment)
+    loaded = list_imports(shown, *arguments, CLOUDTUNE_HOME=str(tmp_path), **environment)
     assert loaded & {"numpy", "pydantic", "rich", "boto3", "cloudtune.cli.options"} == set()
 
 
 @pytest.mark.parametrize("name", ["plan", "run", "watch", "profile", "report", "simulate", "gc"])
 def test_options_are_shown_without_what_a_command_needs(tmp_path: Path, name: str) -> None:
-    loaded = imported("Options:", name, "--help", CLOUDTUNE_HOME=str(tmp_path))
+    loaded = list_imports("Options:", name, "--help", CLOUDTUNE_HOME=str(tmp_path))
     assert loaded & {"numpy", "pydantic", "boto3", "ray", "cloudtune.experiment"} == set()
 
 
-def imported(shown: str, *arguments: str, **environment: str) -> set[str]:
+def list_imports(shown: str, *arguments: str, **environment: str) -> set[str]:
     """Run cloudtune, which prints `shown`; return the modules that it imports."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "cloudtune", *arguments],

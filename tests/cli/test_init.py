@@ -19,6 +19,7 @@ from cloudtune.script.guesses import GAP, rank
 from cloudtune.script.options import UNKNOWN, read_help
 from cloudtune.script.printed_lines import LinePattern
 from tests.bench import Bench, called
+from tests.builders.experiments import write_experiment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -114,7 +115,7 @@ for epoch in range(options.epochs):
 )
 def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: Bench) -> None:
     """The pattern that is written finds the number in what the script really prints."""
-    path = drafted(bench, PROGRAM % line)
+    path = draft(bench, PROGRAM % line)
     experiment = load_experiment(path, {})
     assert experiment.metric.name == metric
     assert experiment.reports is not None
@@ -126,7 +127,7 @@ def test_a_printed_metric_is_found(line: str, metric: str, value: float, bench: 
     assert [it[metric] for it in matches] == pytest.approx([value] * 2, nan_ok=True)
 
 
-def drafted(bench: Bench, program: str, *words: str) -> Path:
+def draft(bench: Bench, program: str, *words: str) -> Path:
     """Return the experiment that `init` writes for a program."""
     (bench.folder / "main.py").write_text(program)
     bench.here("init", bench.folder / "main.py", *words).succeeded()
@@ -232,7 +233,7 @@ else:
 )
 def test_a_program_is_asked_for_its_options(parser: str, words: str, bench: Bench) -> None:
     """What then stands in the file trains an epoch, with a report."""
-    path = drafted(bench, BODY + parser)
+    path = draft(bench, BODY + parser)
     experiment = load_experiment(path, {})
     assert experiment.train == f"python main.py {words}"
     assert experiment.to_json()["search"] == {
@@ -281,7 +282,7 @@ options:
 
 
 @pytest.mark.parametrize("text", [FIRE, TYRO, PLAIN], ids=["fire", "tyro", "text"])
-def test_help_is_read_where_a_parser_cannot_be_asked(text: str) -> None:
+def test_help_is_read_without_a_parser(text: str) -> None:
     """As printed by fire 0.7.1, tyro 1.0.17 and argparse."""
     options = {option.name: option for option in read_help("", text).options}
     assert options["lr"].default == 0.1
@@ -304,7 +305,7 @@ def test_no_help_is_too_odd(text: str) -> None:
 @pytest.mark.parametrize("line", ['print(f"loss {loss}")', 'print(f"speed {acc}")', "pass"])
 def test_what_each_step_prints_is_no_metric(line: str, bench: Bench) -> None:
     line = f"[print(f'loss {{loss / (step + 1)}}') for step in range(4)]; {line}"
-    text = drafted(bench, PROGRAM % line).read_text()
+    text = draft(bench, PROGRAM % line).read_text()
     assert f"metric: {{name: , mode: min}}  # {GAP}" in text
 
 
@@ -349,7 +350,7 @@ def test_files_of_numbers_are_found(
     script: str, metric: str, mode: str, pattern: str, bench: Bench
 ) -> None:
     program = PROGRAM.partition("for epoch")[0].replace("default=2", "default=3")
-    experiment = load_experiment(drafted(bench, program + script), {})
+    experiment = load_experiment(draft(bench, program + script), {})
     assert (experiment.metric.name, experiment.metric.mode) == (metric, mode)
     assert experiment.reports.file is not None
     assert experiment.reports.file == pattern or "tfevents" in pattern
@@ -359,7 +360,7 @@ def test_files_of_numbers_are_found(
     assert not experiment.can_resume
 
 
-def test_what_a_program_needs_is_said_and_may_be_given(bench: Bench) -> None:
+def test_required_options_may_be_given(bench: Bench) -> None:
     data = 'parser.add_argument("--data", required=True)'
     kind = 'parser.add_argument("--kind", required=True, default="a b")'
     needs = f'{data}\n{kind}\nparser.add_argument("--epochs"'
@@ -378,7 +379,7 @@ def test_what_a_program_needs_is_said_and_may_be_given(bench: Bench) -> None:
     assert try_script(experiment).reported
 
 
-def test_a_program_that_fails_is_shown_with_its_last_lines(bench: Bench) -> None:
+def test_failing_program_shows_last_lines(bench: Bench) -> None:
     (bench.folder / "main.py").write_text(ARGPARSE)
     bench.here("init", bench.folder / "main.py").refused(
         "NameError: name 'train' is not defined", "`python main.py` ended with code 1"
@@ -391,7 +392,7 @@ def test_a_program_without_help_is_written_by_hand(bench: Bench) -> None:
     done.refused("AssertionError: NAME=VALUE", "train: python main.py --NAME={NAME}")
 
 
-def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
+def test_traceback_has_program_lines_alone(bench: Bench) -> None:
     program = "import json\ndef read(text):\n    json.loads(text)\nread('{\\n')"
     (bench.folder / "main.py").write_text(f"import argparse\n{program}\n")
     done = bench.here("init", bench.folder / "main.py")
@@ -402,9 +403,7 @@ def test_a_traceback_has_the_lines_of_the_program_alone(bench: Bench) -> None:
     bench.here("init", bench.folder / "main.py").refused("main.py:1: ValueError: The first line.\n")
 
 
-def test_a_program_of_a_project_is_called_from_its_top(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_program_runs_from_top(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `python tools/main.py`; it finds the project's modules, as installed ones would be."""
     top = bench.folder
     (top / "pyproject.toml").touch()
@@ -432,9 +431,7 @@ def test_a_package_that_is_not_installed_is_named(bench: Bench) -> None:
     bench.here("init", "main.py").refused("; no_such_package isn't installed for ")
 
 
-def test_a_project_has_the_files_that_a_part_of_it_lacks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_project_has_files_of_its_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """As hydra's `config_path="../config"`."""
     top = bench.folder
     (top / ".git").mkdir()
@@ -450,9 +447,7 @@ def test_a_project_has_the_files_that_a_part_of_it_lacks(
     assert draft_script(Path("scripts/main.py"), show=print).metric == "val_acc"
 
 
-def test_modules_on_ones_own_path_are_found_elsewhere_too(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_on_pythonpath_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     (bench.folder / "nets").mkdir()
     (bench.folder / "nets/deep.py").touch()
     program = PROGRAM.replace("import argparse", "import argparse, deep")
@@ -465,7 +460,7 @@ def test_modules_on_ones_own_path_are_found_elsewhere_too(
     assert try_script(experiment).reported
 
 
-def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: Bench) -> None:
+def test_outside_program_runs_from_own_folder(bench: Bench) -> None:
     folder = bench.folder / "other"
     folder.mkdir()
     (folder / "main.py").write_text(PROGRAM % "print('val acc', acc)")
@@ -473,7 +468,7 @@ def test_a_program_outside_of_ones_project_is_called_from_its_own_folder(bench: 
     assert load_experiment(folder / "experiment.yaml", {}).train.startswith("python main.py ")
 
 
-def test_data_that_git_ignores_is_named_with_what_sends_it(bench: Bench) -> None:
+def test_ignored_data_is_named(bench: Bench) -> None:
     data = bench.folder / "data/train"
     data.mkdir(parents=True)
     (data / "rows.csv").write_text("1")
@@ -496,13 +491,13 @@ def test_data_beside_the_folder_is_not_copied(bench: Bench) -> None:
 
 def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     program = PROGRAM.replace("    %s", "    pass\nprint('test acc', acc * options.lr)")
-    path = drafted(bench, program, "--", "--epochs", "4")
+    path = draft(bench, program, "--", "--epochs", "4")
     experiment = load_experiment(path, {})
     assert experiment.train == "python main.py --epochs 4 --lr {lr}"
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
 
 
-def test_a_mean_of_an_epoch_comes_before_a_batch() -> None:
+def test_epoch_mean_comes_before_batch() -> None:
     """As Lightning names them."""
     names = ["valid_loss_step", "valid_loss_epoch", "train_loss_epoch", "episodic_return"]
     assert sorted(names, key=rank)[:2] == ["valid_loss_epoch", "valid_loss_step"]
@@ -512,7 +507,7 @@ def test_reports_of_every_few_epochs(bench: Bench) -> None:
     program = (PROGRAM % "if epoch % 2: print('val acc', acc + epoch)").replace(
         "default=2", "default=6"
     )
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert (experiment.progress.every, experiment.epochs.max) == (2, 6)
 
 
@@ -528,7 +523,7 @@ def test_reports_of_every_few_epochs(bench: Bench) -> None:
 def test_a_program_that_reports_parts_of_an_epoch(bench: Bench, line: str) -> None:
     body = f"for part in (0.25, 0.5, 0.75, 1): value = lr / (epoch + part); {line}"
     program = (PROGRAM % body).replace("for epoch", "log = open('log.jsonl', 'w')\nfor epoch", 1)
-    path = drafted(bench, program)
+    path = draft(bench, program)
     experiment = load_experiment(path, {})
     assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
     assert (experiment.progress.every, experiment.epochs.max) == (0.25, 2)
@@ -541,7 +536,7 @@ def test_a_program_that_counts_steps(bench: Bench) -> None:
     program = PROGRAM.replace("--epochs", "--max-steps").replace("options.epochs", "5")
     line = "print(f'step {100 * epoch} | return {epoch - lr}')"
     program = (program % line).replace("default=2", "default=1600")
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert experiment.train.endswith("--max-steps {steps}")
     assert (experiment.progress.unit, experiment.progress.every) == ("step", 100)
     assert (experiment.epochs.max, experiment.metric.name) == (1600, "return")
@@ -549,18 +544,16 @@ def test_a_program_that_counts_steps(bench: Bench) -> None:
     assert try_script(experiment).reported
 
 
-def test_a_program_that_does_not_end_is_stopped_and_leaves_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_program_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.running.observation.SECONDS", 3.0)
     program = (PROGRAM % "print('val acc', acc + epoch)").replace("default=2", "default=1000")
     program += "import time; time.sleep(1000)\n"
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert (experiment.metric.name, experiment.epochs.max) == ("val_acc", 1000)
     assert {path.name for path in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
 
-def test_a_function_that_prepares_an_example_is_not_the_training(bench: Bench) -> None:
+def test_example_function_is_not_the_training(bench: Bench) -> None:
     prepares = """
 if not __debug__:
     import transformers
@@ -568,7 +561,7 @@ def prepare(example):
     return f"{example['question']} {example['answer']}"
 """
     program = prepares + PROGRAM % "print('val acc', acc)"
-    experiment = load_experiment(drafted(bench, program), {})
+    experiment = load_experiment(draft(bench, program), {})
     assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
 
 
@@ -589,8 +582,8 @@ if not __debug__:
 
 
 @pytest.mark.parametrize("words", [(), ("--lr", "0.3"), ("train", "--lr", "0.3")], ids=str)
-def test_a_method_of_a_class_is_a_command_of_fire(words: tuple[str, ...], bench: Bench) -> None:
-    experiment = load_experiment(drafted(bench, FIRE_CLASS, "--", *words), {})
+def test_fire_methods_are_commands(words: tuple[str, ...], bench: Bench) -> None:
+    experiment = load_experiment(draft(bench, FIRE_CLASS, "--", *words), {})
     assert experiment.train == "python main.py train --lr {lr}"
 
 
@@ -599,7 +592,7 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     saves = "open(options.ckpt_dir + '/last.pt', 'w').write('x'); print(f'val loss {epoch}')"
     program = (PROGRAM % saves).replace("import argparse", "import os; import argparse")
     program = program.replace("logging.basic", "os.makedirs('out', exist_ok=True); logging.basic")
-    path = drafted(bench, program)
+    path = draft(bench, program)
     text = path.read_text()
     assert "checkpoints: {folder: out, resumes: false}  # out/last.pt" in text
     assert "# With `--resume {resume}/FILE` in train" in text
@@ -610,20 +603,19 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     assert (experiment.checkpoints.folder, experiment.can_resume) == ("out", True)
 
 
-def test_a_folder_that_an_option_names_may_have_digits(bench: Bench) -> None:
+def test_option_folder_may_have_digits(bench: Bench) -> None:
     saves = "Path(options.ckpt_dir, str(epoch)).mkdir(parents=True)"
     saves += "; Path(options.ckpt_dir, str(epoch), 'x.pt').touch(); print(f'val loss {epoch}')"
     program = (PROGRAM % saves).replace(
         "import argparse", "from pathlib import Path; import argparse"
     )
-    text = drafted(bench, program.replace('"out"', '"model-64"')).read_text()
+    text = draft(bench, program.replace('"out"', '"model-64"')).read_text()
     assert "checkpoints: {folder: model-64, resumes: false}  # model-64/1/x.pt" in text
 
 
 def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench: Bench) -> None:
     script = Path(shutil.copy(EXAMPLES / "smudged/train.py", tmp_path))
-    path = tmp_path / "experiment.yaml"
-    path.write_text("mine")
+    path = write_experiment(tmp_path, "mine")
     for words, result in (
         (
             [script],
@@ -678,18 +670,18 @@ def test_runs_are_completed_the_latest_first(
         (home.runs() / name).mkdir(parents=True)
         (home.runs() / name / home.LEDGER).touch()
     monkeypatch.setattr(home, "run_folders", lambda: [home.runs() / it for it in ("b-2", "b-1")])
-    assert completed("cloudtune report b", monkeypatch, capsys) == ["b-1", "b-2"]
-    assert completed("cloudtune resume b-2", monkeypatch, capsys) == ["b-2"]
-    assert completed("cloudtune in", monkeypatch, capsys) == ["init"]
+    assert complete("cloudtune report b", monkeypatch, capsys) == ["b-1", "b-2"]
+    assert complete("cloudtune resume b-2", monkeypatch, capsys) == ["b-2"]
+    assert complete("cloudtune in", monkeypatch, capsys) == ["init"]
 
     def broken() -> list[Path]:
         raise PermissionError
 
     monkeypatch.setattr(home, "run_folders", broken)
-    assert completed("cloudtune logs b", monkeypatch, capsys) == []
+    assert complete("cloudtune logs b", monkeypatch, capsys) == []
 
 
-def completed(
+def complete(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
     words = line.split()
@@ -705,7 +697,7 @@ def completed(
 def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
     saves = "open(f'{epoch + 1}.pkl', 'w').write('x'); print(f'val loss {epoch}')"
     saves = f"import time; time.sleep(1); {saves}"
-    path = drafted(bench, PROGRAM % saves)
+    path = draft(bench, PROGRAM % saves)
     assert "checkpoints: {folder: ., resumes: false}  # 2.pkl" in path.read_text()
     experiment = load_experiment(path, {})
     assert experiment.keeps_models
@@ -714,8 +706,8 @@ def test_what_a_program_saves_beside_itself_is_kept(bench: Bench) -> None:
     assert {it.name for it in bench.folder.iterdir()} == {"main.py", "experiment.yaml"}
 
 
-def test_an_option_that_no_text_turns_off_is_named(bench: Bench) -> None:
+def test_options_without_off_are_named(bench: Bench) -> None:
     bools = "options = parser.parse_args()"
     added = f'parser.add_argument("--amp", type=bool, default=False)\n{bools}'
-    path = drafted(bench, (PROGRAM % "print('val acc', acc)").replace(bools, added))
+    path = draft(bench, (PROGRAM % "print('val acc', acc)").replace(bools, added))
     assert "# --amp has type=bool: any text is True there" in path.read_text()

@@ -19,7 +19,7 @@ def run(bench: Bench, at_home: None, simulated: list[Job]) -> Path:
 
 
 @pytest.fixture
-def kept(bench: Bench, run: Path) -> Path:
+def log_folder(bench: Bench, run: Path) -> Path:
     folder = bench.home / "storage" / run.name / "logs"
     (folder / "nodes").mkdir(parents=True)
     (folder / "t01.2.0.log").write_text("second session\n")
@@ -31,7 +31,7 @@ def kept(bench: Bench, run: Path) -> Path:
     return folder
 
 
-def test_logs_stand_in_order_below_whose_they_are(bench: Bench, kept: Path) -> None:
+def test_logs_stand_in_order_below_whose_they_are(bench: Bench, log_folder: Path) -> None:
     assert bench.here("logs").out.splitlines() == [
         "==> t00, session 1, rank 0 <==",
         "begins",
@@ -45,20 +45,20 @@ def test_logs_stand_in_order_below_whose_they_are(bench: Bench, kept: Path) -> N
     ]
 
 
-def test_a_terminal_gets_no_escapes_of_a_script(bench: Bench, kept: Path) -> None:
-    (kept / "t00.1.0.log").write_text("10 %\r100 %\n\x1b[2J\x1b]0;owned\x07red \u202ekcolb\n")
-    shown = bench.here("logs", "--", kept.parent.name, "t00").out
+def test_a_terminal_gets_no_escapes_of_a_script(bench: Bench, log_folder: Path) -> None:
+    (log_folder / "t00.1.0.log").write_text("10 %\r100 %\n\x1b[2J\x1b]0;owned\x07red \u202ekcolb\n")
+    shown = bench.here("logs", "--", log_folder.parent.name, "t00").out
     assert shown == "==> t00, session 1, rank 0 <==\n10 %\n100 %\nred kcolb\n"
 
 
-def test_a_trial_s_own_are_reported_alone(bench: Bench, run: Path, kept: Path) -> None:
+def test_a_trial_s_own_are_reported_alone(bench: Bench, run: Path, log_folder: Path) -> None:
     result = bench.here("logs", run.name, "t01").out
     assert result.count("==>") == 3
     assert "begins" not in result
     assert bench.here("logs", "--nodes").out == "==> node i-7 <==\nloads\n"
 
 
-def test_a_trial_without_logs_is_a_mistake(bench: Bench, run: Path, kept: Path) -> None:
+def test_a_trial_without_logs_is_a_mistake(bench: Bench, run: Path, log_folder: Path) -> None:
     bench.here("logs", run.name, "t09").refused("no logs of trial 't09'; choose one of t00, t01")
     assert bench.here("logs", run.name, "t00", "--nodes").code == 2
 
@@ -69,17 +69,17 @@ def test_a_run_without_logs_says_where_it_looked(bench: Bench, run: Path) -> Non
     assert f"storage/{run.name}/logs yet" in done.err
 
 
-def test_followed_logs_end_with_the_run(bench: Bench, run: Path, kept: Path) -> None:
+def test_followed_logs_end_with_the_run(bench: Bench, run: Path, log_folder: Path) -> None:
     done = bench.here("logs", run.name, "t00", "-f")
     assert (done.code, done.out) == (0, "==> t00, session 1, rank 0 <==\nbegins\nno end of line\n")
 
 
-def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_followed_logs_grow(run: Path, log_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def grow(seconds: float) -> None:
         assert seconds == run_logs.NEAR_SECONDS
-        with (kept / "t00.1.0.log").open("a") as log:
+        with (log_folder / "t00.1.0.log").open("a") as log:
             log.write(", now it ends\n")
-        (kept / "t02.1.0.log").write_text("a new one\n")
+        (log_folder / "t02.1.0.log").write_text("a new one\n")
 
     monkeypatch.setattr(time, "sleep", grow)
     looks = iter([True, False])
@@ -88,7 +88,7 @@ def test_followed_logs_grow(run: Path, kept: Path, monkeypatch: pytest.MonkeyPat
     assert [text for _, text in result[4:]] == [", now it ends\n", "a new one\n"]
 
 
-def test_what_is_added_is_found_where_the_middle_has_gone() -> None:
+def test_log_additions_follow_a_cut_middle() -> None:
     before = b"begin\n" + b"".join(b"line %d\n" % n for n in range(900))
     after = b"begin\n[left out]\n" + before[-5000:] + b"new\n"
     assert run_logs._additions(before, after) == b"new\n"

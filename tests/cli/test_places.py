@@ -10,7 +10,7 @@ import pytest
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.runs.job import Job
 from tests.bench import Bench
-from tests.infra.mps_stand_in import script_at
+from tests.infra.mps_stand_in import write_script
 
 NAMED = ("--deadline", "2h", "--budget", "$40", "--no-try-first")
 FEW = ("--deadline", "20m", "--budget", "$4", "--trials", "2", "--no-try-first")
@@ -46,7 +46,7 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Answer:
     return answered
 
 
-def test_a_first_look_at_the_emulated_cloud_takes_ten_minutes(
+def test_emulated_first_look_takes_ten_minutes(
     path: Path, bench: Bench, simulated: list[Job], answer: Answer
 ) -> None:
     asked = answer(1)
@@ -111,7 +111,7 @@ def test_a_program_is_told_which_provider_it_gets(
     assert {job.limits.deadline for job in simulated} == {1200}
 
 
-def test_a_plan_names_the_provider_that_it_is_for(path: Path, bench: Bench) -> None:
+def test_plan_names_its_provider(path: Path, bench: Bench) -> None:
     """Without it `run` would ask, and an answer might take other limits."""
     shown = bench.here("plan", path, *FEW[:-1]).out
     assert "--provider emulated" in " ".join(shown.partition("run it")[2].split())
@@ -120,7 +120,7 @@ def test_a_plan_names_the_provider_that_it_is_for(path: Path, bench: Bench) -> N
 def test_a_machine_that_cannot_train_says_why(
     path: Path, bench: Bench, answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script_at(tmp_path / "bin/nvidia-smi", "echo no running driver; exit 9")
+    write_script(tmp_path / "bin/nvidia-smi", "echo no running driver; exit 9")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     this_machine.cache_clear()

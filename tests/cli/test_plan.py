@@ -32,13 +32,13 @@ from cloudtune.running.problems import load_problem, read_limits
 from cloudtune.runs import home
 from tests.bench import Command
 from tests.builders.values import present
-from tests.display.test_run_screen import printed
+from tests.display.test_run_screen import print_lines
 from tests.infra.heads.test_launch import REMOTE
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "experiment.yaml"
 
 
-def test_everything_that_a_person_wants_to_know_before_paying(command: Command) -> None:
+def test_plan_says_everything_before_paying(command: Command) -> None:
     said = command("plan", "experiment.yaml", "--deadline", "30m", "--budget", "$5")
     assert (said.code, said.err) == (0, "")
     for words in (
@@ -54,14 +54,14 @@ def test_everything_that_a_person_wants_to_know_before_paying(command: Command) 
         assert words in " ".join(all_of_it.split()), words
 
 
-def changed(name: str, old: str, new: str) -> None:
+def change(name: str, old: str, new: str) -> None:
     text = Path(name).read_text()
     assert old in text
     Path(name).write_text(text.replace(old, new))
 
 
-def test_a_plan_of_one_fixed_cluster_costs_the_same(command: Command) -> None:
-    changed("experiment.yaml", "trials: 16", "trials: 64")
+def test_fixed_cluster_plan_costs_the_same(command: Command) -> None:
+    change("experiment.yaml", "trials: 16", "trials: 64")
     said = " ".join(command("plan", "experiment.yaml").out.split())
     row = said.partition("one fixed cluster ")[2].partition(" speed ")[0]
     assert row.startswith("1 g4dn.12xlarge")
@@ -69,10 +69,10 @@ def test_a_plan_of_one_fixed_cluster_costs_the_same(command: Command) -> None:
     assert "sooner" not in row
 
 
-def test_types_that_are_too_small_are_counted_where_there_are_many(command: Command) -> None:
+def test_many_small_types_are_counted(command: Command) -> None:
     Path("profile.json").unlink()
-    changed("experiment.yaml", "[g4dn.12xlarge]", "['*']")
-    changed("experiment.yaml", "epochs:", "trial: {gpus: {min: 32}}\nepochs:")
+    change("experiment.yaml", "[g4dn.12xlarge]", "['*']")
+    change("experiment.yaml", "epochs:", "trial: {gpus: {min: 32}}\nepochs:")
     text = command("plan", "experiment.yaml").err
     assert "can't be planned on g3.4xlarge, g3.8xlarge, g3.16xlarge and " in text
     assert "p5.48xlarge: measured at 1, 2, 4, 8 GPUs, and trial.gpus allows 32 to any" in text
@@ -82,7 +82,7 @@ def test_types_that_are_too_small_are_counted_where_there_are_many(command: Comm
 ON_AN_EDGE = ("plan", "experiment.yaml", "--deadline", "277s", "--budget", "$5")
 
 
-def test_a_plan_near_a_limit_names_the_plan_beyond(command: Command) -> None:
+def test_plan_near_limit_names_the_next(command: Command) -> None:
     said = " ".join(command(*ON_AN_EDGE).out.split())
     beyond = command(*ON_AN_EDGE[:3], "263s", *ON_AN_EDGE[4:], "-o", "json").json
     dollars = beyond["plan"]["estimate"]["dollars"]
@@ -119,13 +119,13 @@ def test_a_run_that_takes_another_plan_says_so() -> None:
     seconds = format_seconds(shown.plan.estimate.seconds)
     dollars = format_dollars(shown.plan.estimate.dollars)
     line = f"not the plan that `cloudtune plan` shows, about {seconds} for {dollars}: 11s are gone"
-    head = printed(lambda out: show_head(out, propose(took, others="none")), columns=200)
+    head = print_lines(lambda out: show_head(out, propose(took, others="none")), columns=200)
     assert line in "\n".join(head), "it is in what a run shows before it begins"
     assert took.plan.estimate.dollars > shown.plan.estimate.dollars
 
 
 @pytest.fixture
-def headed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def command_on_head(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a command line on a machine that can't control a run itself."""
     offer = HeadOffer("m7i.large", 0.1075, {})
     monkeypatch.setattr("cloudtune.running.heads.offer_head", lambda _: offer)
@@ -146,25 +146,25 @@ def carried_before(begin: float) -> None:
         drive(job.policy(), world, ledger)
 
 
-def test_a_plan_counts_the_start_of_its_head(headed: Command) -> None:
+def test_a_plan_counts_the_start_of_its_head(command_on_head: Command) -> None:
     ask = ("plan", "experiment.yaml", "--deadline")
-    said = " ".join(headed(*ask, "30m").out.split())
+    said = " ".join(command_on_head(*ask, "30m").out.split())
     assert "controls the run; about 8m of the deadline start it" in said
-    assert headed(*ask, "10m").code == 3, "it was infeasible after eight paid minutes"
+    assert command_on_head(*ask, "10m").code == 3, "it was infeasible after eight paid minutes"
     with pytest.raises(cloudtune.InfeasibleError):
         cloudtune.plan("experiment.yaml", deadline="10m")
     for begin in (100.0, 130.0, 120.0):
         carried_before(begin)
-    said = " ".join(headed(*ask, "10m").out.split())
+    said = " ".join(command_on_head(*ask, "10m").out.split())
     assert "about 2m of the deadline start it" in said
-    hurried = " ".join(headed(*ask, "370s", "--budget", "$5").out.split())
-    data = headed(*ask, "370s", "--budget", "$5", "-o", "json").json
+    hurried = " ".join(command_on_head(*ask, "370s", "--budget", "$5").out.split())
+    data = command_on_head(*ask, "370s", "--budget", "$5", "-o", "json").json
     assert data["elapsed"] == pytest.approx(120, abs=10)
     seconds = data["elapsed"] + data["plan"]["estimate"]["seconds"]
     assert f"time {format_seconds(seconds)} below" in hurried, "the deadline's clock"
     assert data["plan"]["estimate"]["seconds"] < 250, "not four minutes"
     assert "not the plan" not in hurried, "it is the one that is shown"
-    assert headed(*ask, "4m").code == 3
+    assert command_on_head(*ask, "4m").code == 3
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
@@ -240,7 +240,7 @@ def test_the_nearest_of_both_limits(command: Command) -> None:
     assert 0.0 < present(nearest.gap) < 0.002
 
 
-def test_a_search_without_a_result_names_limits_that_would_do(command: Command) -> None:
+def test_infeasible_search_names_sufficient_limits(command: Command) -> None:
     search = ("plan", "experiment.yaml", "--strategy", "best")
     said = command(*search, "--deadline", "20s", "--budget", "$5")
     assert said.code == 3
@@ -256,10 +256,10 @@ def test_a_search_without_a_result_names_limits_that_would_do(command: Command) 
 
 def test_a_quota_bounds_the_plan(command: Command) -> None:
     quota = 'max_instances: 2, vcpu_quotas: {"on-demand g": 50}'
-    changed("experiment.yaml", "max_instances: 2", quota)
+    change("experiment.yaml", "max_instances: 2", quota)
     said = command("plan", "experiment.yaml", "--objective", "time", "-o", "json")
     assert decode(Plan, said.json["plan"]["staged"]).peak_instances == 1  # a g4dn.12xlarge has 48
-    changed("experiment.yaml", "50}", "40}")
+    change("experiment.yaml", "50}", "40}")
     command("plan", "experiment.yaml").refused("vCPU quota", code=3)
 
 
@@ -277,14 +277,14 @@ def test_published_figures_plan_but_do_not_run(command: Command) -> None:
         command(*words).refused("measure it with `cloudtune profile`")
 
 
-def test_a_plan_says_where_reports_within_epochs_would_pay(command: Command) -> None:
+def test_plan_suggests_reports_within_epochs(command: Command) -> None:
     """The test's profile has epochs of 9 s."""
     long = "of the deadline; a script that reports within epochs is compared there"
     said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "2m")
     assert f"an epoch takes 8% {long}" in " ".join(said.out.split())
     said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "30m")
     assert long not in " ".join(said.out.split())
-    changed("experiment.yaml", "trials: 16", "trials: 16\nprogress: {every: 1/4}")
+    change("experiment.yaml", "trials: 16", "trials: 16\nprogress: {every: 1/4}")
     said = command("plan", "experiment.yaml", "--strategy", "best", "--deadline", "2m")
     assert long not in " ".join(said.out.split())
 
@@ -301,9 +301,9 @@ def test_a_profile_that_is_none(command: Command, plan: str) -> None:
     command("plan", "experiment.yaml", "--profile", plan).refused()
 
 
-def test_a_saved_plan_is_carried_out_only_at_its_prices(command: Command) -> None:
+def test_saved_plan_holds_its_prices(command: Command) -> None:
     assert command("plan", "experiment.yaml", "--save", "plan.json").code == 0
-    changed("plan.json", '"usd_per_hour": 3.912', '"usd_per_hour": 3.1')
+    change("plan.json", '"usd_per_hour": 3.912', '"usd_per_hour": 3.1')
     command("run", "plan.json").refused(
         "g4dn.12xlarge on-demand was $3.1 an hour and is $3.912", "Plan again"
     )
@@ -336,7 +336,7 @@ def test_a_damaged_plan(command: Command, tmp_path: Path) -> None:
         assert why in refused.err
 
 
-def test_sure_of_as_many_trials_as_the_limits_buy(command: Command, tmp_path: Path) -> None:
+def test_confidence_of_affordable_trials(command: Command, tmp_path: Path) -> None:
     base = ["plan", "experiment.yaml", "--objective", "trials", "--budget", "$0.6", "-o", "json"]
     bold, sure = command(*base), command(*base, "--confidence", "0.95")
     assert sure.code == 0, sure.err

@@ -90,7 +90,7 @@ def test_a_plan_of_another_strategy_is_damaged(command: Command, tmp_path: Path)
     assert "isn't a number" in command("run", "plan.json").err
 
 
-def test_r6_a_point_of_the_front_can_be_saved(command: Command, tmp_path: Path) -> None:
+def test_r6_front_points_can_be_saved(command: Command, tmp_path: Path) -> None:
     asked = ("plan", "experiment.yaml", "--deadline", "2h", "--budget", "$9", "-o", "json")
     result = command(*asked).json
     points = result["front"]
@@ -110,7 +110,7 @@ def test_r6_a_point_of_the_front_can_be_saved(command: Command, tmp_path: Path) 
     assert job.plan.staged.wished == staged.estimate.seconds
 
 
-def test_points_that_there_are_not_or_that_break_a_limit(command: Command) -> None:
+def test_missing_and_breaking_points_are_refused(command: Command) -> None:
     points = command("plan", "experiment.yaml", "-o", "json").json["front"]
     for number in (0, len(points) + 1):
         said = command("plan", "experiment.yaml", "--point", number)

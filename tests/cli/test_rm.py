@@ -68,7 +68,7 @@ def test_what_links_point_to_stays(bench: Bench, run: Path) -> None:
     assert (elsewhere / "logs" / "t00.1.0.log").exists()
 
 
-def test_a_run_that_is_a_link_goes_as_a_link(bench: Bench, run: Path) -> None:
+def test_rm_removes_a_linked_run(bench: Bench, run: Path) -> None:
     elsewhere = bench.folder / "elsewhere"
     stored = bench.home / "storage" / run.name
     stored.rename(elsewhere)
@@ -81,7 +81,7 @@ def test_a_run_that_is_a_link_goes_as_a_link(bench: Bench, run: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "t00", "t00/epoch-00001"])
-def test_a_name_that_is_not_utf_8_is_removed(bench: Bench, run: Path, place: str) -> None:
+def test_rm_takes_names_beyond_utf_8(bench: Bench, run: Path, place: str) -> None:
     stored = bench.home / "storage" / run.name
     for folder in (stored / place, run):
         (folder / os.fsdecode(b"n\xff.pt")).touch(0o600)
@@ -93,7 +93,7 @@ def test_a_name_that_is_not_utf_8_is_removed(bench: Bench, run: Path, place: str
 
 
 @pytest.mark.parametrize("command", ["report", "export", "runs", "logs"])
-def test_a_name_that_is_not_utf_8_is_read(bench: Bench, simulated: list[Job], command: str) -> None:
+def test_names_beyond_utf_8_are_read(bench: Bench, simulated: list[Job], command: str) -> None:
     run = bench.ran()
     stored = bench.home / "storage" / run.name
     fill(stored)

@@ -20,7 +20,7 @@ cloud: {provider: local, slots: 2, price: 1.0}
     [(LOCAL, "--deadline +1h"), (PRICED, "--deadline +1h --budget '+$10'")],
     ids=["deadline", "both"],
 )
-def test_how_to_continue_names_the_limits_that_the_run_has(
+def test_continue_hint_names_limits(
     limits: str, words: str, bench: Bench, simulated: list[Job]
 ) -> None:
     path = bench.experiment(trials=16, first=2, last=8)

@@ -12,7 +12,7 @@ from cloudtune.running import dry_run, runner
 from tests.bench import Bench
 
 
-def check_refused(bench: Bench, arguments: list[object], *words: str, code: int = 2) -> None:
+def check_refusal(bench: Bench, arguments: list[object], *words: str, code: int = 2) -> None:
     bench.here(*arguments).refused(*words, code=code)
     assert bench.nothing_launched()
 
@@ -32,22 +32,22 @@ def test_a_bad_experiment(bench: Bench, old: str, new: str, words: list[str]) ->
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    check_refused(bench, ["run", path], *words)
+    check_refusal(bench, ["run", path], *words)
 
 
 def test_a_missing_file(bench: Bench) -> None:
-    check_refused(bench, ["run", "nowhere.yaml"], "nowhere.yaml")
+    check_refusal(bench, ["run", "nowhere.yaml"], "nowhere.yaml")
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("--deadline", "soon"), ("--budget", "-1"), ("--trials", "0")]
 )
 def test_a_bad_option_is_named(bench: Bench, option: str, value: str) -> None:
-    check_refused(bench, ["plan", bench.experiment(), option, value], option)
+    check_refusal(bench, ["plan", bench.experiment(), option, value], option)
 
 
 def test_an_unknown_option(bench: Bench) -> None:
-    check_refused(bench, ["run", bench.experiment(), "--budgett", "$3"], "--budgett")
+    check_refusal(bench, ["run", bench.experiment(), "--budgett", "$3"], "--budgett")
 
 
 def test_a_script_that_does_not_import(bench: Bench) -> None:
@@ -70,16 +70,16 @@ def test_a_file_that_ray_cannot_name_is_refused(bench: Bench) -> None:
     assert not bench.machines()
 
 
-def test_a_plan_without_a_profile_says_what_is_assumed(bench: Bench) -> None:
+def test_plan_without_profile_names_assumptions(bench: Bench) -> None:
     said = " ".join(bench.here("plan", bench.experiment()).succeeded().out.split())
     assert (
         "never measured: an epoch is assumed to take 7.5s on a V100, off by a factor of 4" in said
     )
 
 
-def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> None:
+def test_infeasible_plan_names_nearest_plans(bench: Bench) -> None:
     path = bench.ready(trials=4, first=100, last=400)
-    check_refused(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
+    check_refusal(bench, ["run", path, "--deadline", "30s"], "infeasible: no plan", code=3)
     done = bench.here("plan", path, "--deadline", "30s", "-o", "json")
     result = done.json
     assert done.code == 3
@@ -87,14 +87,14 @@ def test_an_infeasible_plan_names_the_fastest_and_the_cheapest(bench: Bench) -> 
     assert result["fastest"]["estimate"]["dollars"] > result["cheapest"]["estimate"]["dollars"]
 
 
-def test_a_plan_is_saved_and_must_fit_its_script(bench: Bench) -> None:
+def test_saved_plan_must_fit_its_script(bench: Bench) -> None:
     path = bench.ready()
     done = bench.here("plan", path, "--save", "p.json", "-o", "json").succeeded()
     assert done.json["plan"]["staged"]["gap"] == 0
-    check_refused(bench, ["run", "p.json", "--trials", "3"], "plan can't be changed", "--trials")
+    check_refusal(bench, ["run", "p.json", "--trials", "3"], "plan can't be changed", "--trials")
     script = bench.folder / "train.py"
     script.write_text(script.read_text() + "\n# changed\n")
-    check_refused(bench, ["run", "p.json"], "has changed since this was planned")
+    check_refusal(bench, ["run", "p.json"], "has changed since this was planned")
 
 
 def test_simulate_plays_the_same_policy(bench: Bench) -> None:
@@ -110,15 +110,15 @@ def test_simulate_plays_the_same_policy(bench: Bench) -> None:
 
 def test_aws_is_never_rented_unasked(bench: Bench) -> None:
     path = bench.ready()
-    check_refused(bench, ["run", path, "--provider", "aws"], "--yes")
+    check_refusal(bench, ["run", path, "--provider", "aws"], "--yes")
 
 
 def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:
     path = bench.ready()
-    check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "aws sso login")
+    check_refusal(bench, ["run", path, "--provider", "aws", "--yes"], "aws sso login")
     text = path.read_text().replace("max_instances: 2", "max_instances: 2, image: ami-1")
     path.write_text(text)
-    check_refused(bench, ["run", path, "--provider", "aws", "--yes"], "s3://bucket/prefix")
+    check_refusal(bench, ["run", path, "--provider", "aws", "--yes"], "s3://bucket/prefix")
 
 
 def test_an_unconfirmed_clean_up_is_named(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
@@ -132,7 +132,7 @@ def test_an_unconfirmed_clean_up_is_named(monkeypatch: pytest.MonkeyPatch, bench
     bench.here("run", path).refused("i-1, i-2", code=7)
 
 
-def test_the_example_ships_the_profile_that_its_plan_needs(bench: Bench) -> None:
+def test_example_ships_its_profile(bench: Bench) -> None:
     example = Path(__file__).parents[2] / "examples/digits/experiment.yaml"
     done = bench.here("plan", example, "--deadline", "5m", "--budget", "$2", "-o", "json")
     assert done.code == 0, done.err

@@ -52,7 +52,7 @@ def is_tick(entry: dict[str, Any]) -> bool:
     return entry["event"]["type"] == "TimerFired" and timers
 
 
-def test_a_program_reads_lines_of_json_and_nothing_else(bench: Bench, experiment: Path) -> None:
+def test_watch_prints_json_lines_only(bench: Bench, experiment: Path) -> None:
     done = bench.here("run", experiment, "-o", "jsonl")
     result = lines(done.out)
     assert (done.code, done.err) == (0, "")
@@ -117,9 +117,7 @@ def test_the_exit_code_is_that_of_the_run(bench: Bench, experiment: Path) -> Non
     assert bench.here("watch").code == 5
 
 
-def test_a_run_whose_controller_died_is_reported_to_have(
-    bench: Bench, simulated: list[Job]
-) -> None:
+def test_watch_reports_a_dead_controller(bench: Bench, simulated: list[Job]) -> None:
     folder = bench.ran()
     ledger = folder / "ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:20]) + '{"event": ')

@@ -41,7 +41,7 @@ def afresh(book: FleetBook) -> list[object]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([*CHANGES, "request"]))))
-def test_a_book_answers_as_if_it_looked_at_all(steps: list[tuple[int, str]]) -> None:
+def test_fleet_cache_equals_a_full_look(steps: list[tuple[int, str]]) -> None:
     book, offers = FleetBook(), (offer(), offer(1, name="p.1x"))
     for number, what in steps:
         if what == "request" or not book.rented:
@@ -73,7 +73,7 @@ def test_what_a_book_answered_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_an_offer_is_found_in_a_process_with_other_hashes(seed: str) -> None:
+def test_offers_match_across_hash_seeds(seed: str) -> None:
     known = offer()
     assert {known: 1}[known] == 1, "now it knows its hash"
     script = (

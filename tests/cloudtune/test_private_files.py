@@ -26,7 +26,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def old_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home as an earlier version has left it: open."""
     folder = tmp_path / "home"
     (folder / "runs" / "r1").mkdir(parents=True)
@@ -36,23 +36,23 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_home_that_is_open_is_closed(kept: Path) -> None:
+def test_a_home_that_is_open_is_closed(old_home: Path) -> None:
     home.close()
-    run = kept / "runs" / "r1"
-    assert {mode(item) for item in (kept, kept / "runs", run)} == {0o700}
+    run = old_home / "runs" / "r1"
+    assert {mode(item) for item in (old_home, old_home / "runs", run)} == {0o700}
     assert mode(run / "ledger.jsonl") == 0o600
     assert mode(run / "job.sh") == 0o700, "what its user may do stays"
 
 
-def test_what_is_kept_from_now_on_is_its_users_alone(kept: Path) -> None:
+def test_new_records_are_private(old_home: Path) -> None:
     home.close()
     run = home.new_run("small")
     (run / "head.log").write_text("")
     assert (mode(run), mode(run / "head.log")) == (0o700, 0o600)
-    assert mode(kept / "storage") == 0o700
+    assert mode(old_home / "storage") == 0o700
 
 
-def test_what_a_user_asks_for_has_the_users_own_umask(kept: Path, tmp_path: Path) -> None:
+def test_requested_files_have_user_umask(old_home: Path, tmp_path: Path) -> None:
     os.umask(0o027)
     home.close()
     with for_others():
@@ -63,24 +63,24 @@ def test_what_a_user_asks_for_has_the_users_own_umask(kept: Path, tmp_path: Path
     be_as_our_user()  # as a training script's process does
     (tmp_path / "theirs").write_text("")
     assert mode(tmp_path / "theirs") == 0o640
-    assert mode(kept) == 0o700
+    assert mode(old_home) == 0o700
 
 
-def test_a_home_within_something_else_leaves_that_as_it_is(kept: Path) -> None:
+def test_home_leaves_its_parent_alone(old_home: Path) -> None:
     """CLOUDTUNE_HOME may be somebody's whole home, or /tmp."""
-    (kept / "public_html").mkdir(0o755)
+    (old_home / "public_html").mkdir(0o755)
     home.close()
-    assert mode(kept) == 0o777
-    assert mode(kept / "public_html") == 0o755
-    assert mode(kept / "runs") == 0o700
-    assert mode(kept / "runs" / "r1" / "ledger.jsonl") == 0o600
+    assert mode(old_home) == 0o777
+    assert mode(old_home / "public_html") == 0o755
+    assert mode(old_home / "runs") == 0o700
+    assert mode(old_home / "runs" / "r1" / "ledger.jsonl") == 0o600
 
 
-def test_what_links_lead_to_is_left(kept: Path, tmp_path: Path) -> None:
+def test_what_links_lead_to_is_left(old_home: Path, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "model.pt").touch()
-    (kept / "storage").symlink_to(tmp_path / "shared")
-    (kept / "runs" / "data").symlink_to(tmp_path / "shared" / "model.pt")
+    (old_home / "storage").symlink_to(tmp_path / "shared")
+    (old_home / "runs" / "data").symlink_to(tmp_path / "shared" / "model.pt")
     home.close()
     assert mode(tmp_path / "shared") == 0o777
     assert mode(tmp_path / "shared" / "model.pt") == 0o666

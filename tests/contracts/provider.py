@@ -67,7 +67,7 @@ class ProviderContract:
         )
         assert done.stdout == "[]\n"
 
-    def test_what_an_experiment_names_is_offered_at_a_price(self, tmp_path: Path) -> None:
+    def test_experiment_types_have_prices(self, tmp_path: Path) -> None:
         settings = self.experiment().cloud
         catalog = self.provider.catalog(settings, ("on-demand",), tmp_path)
         named = self.provider.instance_types(settings)

@@ -56,7 +56,7 @@ class StrategyContract:
 
     # ---- to the end ----------------------------------------------------------------------
 
-    def test_the_end_of_the_sampler_is_the_end_of_the_run(self, game: Setting) -> None:
+    def test_sampler_end_ends_the_run(self, game: Setting) -> None:
         played = self.play(game)
         assert played.policy.ending is EndReason.DONE
         assert set(played.epochs) == {trial.id for trial in game.given}
@@ -125,7 +125,7 @@ class StrategyContract:
         number = int(best.trial[1:])
         assert best.metric == played.setting.reaches(number, best.epoch)
 
-    def test_no_number_ends_a_trial_and_holds_none_up(self, game: Setting) -> None:
+    def test_nan_ends_a_trial(self, game: Setting) -> None:
         def metric(number: int, epoch: int) -> float:
             diverges = number % 2 and (number + epoch) % 6 == 0
             return math.nan if diverges else level(number, epoch)

@@ -15,6 +15,7 @@ from cloudtune.engine.ledger import FileLedger
 from tests.bench import Bench, called
 from tests.browser import CHROMIUM, started
 from tests.builders import play
+from tests.builders.experiments import write_experiment
 from tests.display.test_pages import PLAN, SETTING
 
 
@@ -76,7 +77,7 @@ def test_only_who_has_the_token_is_answered(growing: Growing) -> None:
     assert growing.server.server_address[0] == "127.0.0.1"
 
 
-def test_the_content_is_new_only_if_the_run_went_on(growing: Growing) -> None:
+def test_page_content_changes_with_the_run(growing: Growing) -> None:
     growing.grow(40)
     status, text = growing.ask("content?seen=0")
     content = json.loads(text)
@@ -109,7 +110,7 @@ def test_the_buttons_say_what_they_do(growing: Growing) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here")
 @pytest.mark.walk("a browser takes seconds to draw a page")
-def test_a_browser_follows_the_run_and_stays_where_it_is(
+def test_browser_follows_and_stays_in_place(
     growing: Growing, tmp_path: Path, leaves_nothing: None
 ) -> None:
     growing.grow(60)
@@ -163,10 +164,8 @@ cloud: {provider: local, slots: 2}
 
 @pytest.mark.cluster
 @pytest.mark.walk("a whole run to its deadline, and on")
-def test_a_run_that_was_extended_on_its_page_goes_on(bench: Bench) -> None:
-    (bench.folder / "train.py").write_text(SLOW)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(LIMITED)
+def test_run_extended_on_page_continues(bench: Bench) -> None:
+    path = write_experiment(bench.folder, LIMITED, SLOW)
     process = bench.start("run", path, "--html", "-q", "--force")
     assert process.stderr is not None
     url = ""

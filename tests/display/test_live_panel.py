@@ -26,14 +26,14 @@ FORECAST = forecast(MIXED)
 LIMITED = SETTING.but(limits=Limits(1800.0, 4.75))
 
 
-def shown(panel: RunPanel, at: float, width: int = 80, height: int = 30) -> list[str]:
+def panel_lines(panel: RunPanel, at: float, width: int = 80, height: int = 30) -> list[str]:
     file = io.StringIO()
     out = Console(file=file, width=width, height=height, highlight=False)
     out.print(panel.draw(at, width, height))
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def looked_at(look: Callable[[RunPolicy, float], None]) -> RunPolicy:
+def play_and_look(look: Callable[[RunPolicy, float], None]) -> RunPolicy:
     """Play a run of three stages, and look at it at every tenth event and at its end."""
     policy = LIMITED.policy(MIXED)
     numbers = itertools.count()
@@ -53,9 +53,9 @@ def moments() -> list[tuple[float, list[str]]]:
     panels: list[tuple[float, list[str]]] = []
 
     def look(policy: RunPolicy, at: float) -> None:
-        panels.append((at, shown(RunPanel(policy, FORECAST), at, 200, 60)))
+        panels.append((at, panel_lines(RunPanel(policy, FORECAST), at, 200, 60)))
 
-    looked_at(look)
+    play_and_look(look)
     return panels
 
 
@@ -70,7 +70,7 @@ def table(lines: list[str], first: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line) for line in rows]
 
 
-def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
+def test_plan_figure_is_within_forecast() -> None:
     text = "\n".join(at_seconds(150))
     low, high = (format_clock(it) for it in (FORECAST.seconds.p5, FORECAST.seconds.p95))
     expected = format_clock(MIXED.estimate.seconds)
@@ -80,28 +80,28 @@ def test_the_plans_figure_is_expected_within_the_forecasts_range() -> None:
     assert dollars[1] == format_dollars(FORECAST.dollars.p5)
 
 
-def test_the_end_by_the_plan_counts_the_seconds_before_it_began() -> None:
+def test_end_of_plan_counts_the_seconds_before_it_began() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(30.0))
     end = format_clock(MIXED.estimate.seconds + 30.0)
-    assert any(f"ends at about {end}" in line for line in shown(RunPanel(policy), 40.0))
+    assert any(f"ends at about {end}" in line for line in panel_lines(RunPanel(policy), 40.0))
 
 
-def test_a_plan_made_again_says_so_and_has_no_range() -> None:
+def test_replanned_run_has_no_range() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
     it = present(policy.itinerary)
     it.end, it.replanned, it.planned_at = RunEnd(1200.0, 4.0), 1, 65.0
-    lines = shown(RunPanel(policy, FORECAST), 70.0)
+    lines = panel_lines(RunPanel(policy, FORECAST), 70.0)
     assert "         ends at about 20:00 (range unknown; replanned at 1:05)" in lines
 
 
-def test_a_better_epoch_that_was_not_saved_is_named() -> None:
+def test_better_unsaved_epoch_is_named() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
     policy.state.record.offer(BestResult("t00", 1, 0.57, None))
     policy.state.record.offer(BestResult("t01", 2, 0.00052, "s/2"))
-    lines = shown(RunPanel(policy, FORECAST), 70.0, 120)
+    lines = panel_lines(RunPanel(policy, FORECAST), 70.0, 120)
     expected = "best     score 0.00052 by t01 at epoch 2; 0.5700 at epoch 1 wasn't saved"
     assert expected in [line.rstrip() for line in lines]
 
@@ -111,13 +111,13 @@ def test_dollars_are_those_billed_and_what_measuring_took() -> None:
 
     def look(policy: RunPolicy, at: float) -> None:
         panel = RunPanel(policy, FORECAST, before=0.25)
-        [line] = [line for line in shown(panel, at, 200, 60) if line.startswith("cost ")]
+        [line] = [line for line in panel_lines(panel, at, 200, 60) if line.startswith("cost ")]
         used, limit = re.findall(r"\$[\d.]+", line)[:2]
         assert limit == "$5.00"
         if all(instance.launched_at is not None for instance in policy.fleet.alive()):
             bills.append((used, format_dollars(policy.spent(at) + 0.25)))
 
-    policy = looked_at(look)
+    policy = play_and_look(look)
     assert bills[-1][0] == format_dollars(policy.spent(policy.over_at) + 0.25)
     assert all(one == other for one, other in bills)
 
@@ -128,7 +128,7 @@ def test_epochs_are_those_that_count_of_those_planned() -> None:
     assert line.endswith(f"40 of {16 * 1 + 4 * 3 + 1 * 12} planned")
 
 
-def test_trials_begin_with_the_best_and_sit_on_their_gpus() -> None:
+def test_panel_begins_with_best_trials() -> None:
     lines = at_seconds(400)
     rows = table(lines, "trial")
     metrics = [float(row[3]) for row in rows if row[3] != "-"]
@@ -144,7 +144,7 @@ def test_trials_begin_with_the_best_and_sit_on_their_gpus() -> None:
     assert {row[4] for row in rows} == {"1/2", "1"}
 
 
-def test_instances_are_reported_from_the_request_to_the_return() -> None:
+def test_panel_follows_instances_to_return() -> None:
     states = [{row[2] for row in table(it, "instance") if row[2:]} for _, it in moments()]
     assert states[0] == {"asked for"}
     assert {"booting", "up", "returning"} <= set().union(*states)
@@ -154,7 +154,7 @@ def test_instances_are_reported_from_the_request_to_the_return() -> None:
 def test_what_none_knows_is_called_unknown() -> None:
     policy = SETTING.policy("asha")
     policy.handle(RunStarted(0.0))
-    lines = shown(RunPanel(policy), 150.0)
+    lines = panel_lines(RunPanel(policy), 150.0)
     assert "         ends at about unknown" in lines
     assert "         comes to about unknown" in lines
     assert any(line.endswith("2:30 of no limit") for line in lines)
@@ -164,11 +164,11 @@ def test_what_none_knows_is_called_unknown() -> None:
 def test_what_is_free_has_no_dollars() -> None:
     policy = LIMITED.policy(MIXED)
     policy.handle(RunStarted(0.0))
-    lines = shown(RunPanel(policy, FORECAST, free=True), 1.0)
+    lines = panel_lines(RunPanel(policy, FORECAST, free=True), 1.0)
     assert not [line for line in lines if "$" in line]
 
 
-def test_the_panel_fits_and_leaves_room_for_what_happens() -> None:
+def test_panel_leaves_room_for_events() -> None:
     numbers = itertools.count()
 
     def look(policy: RunPolicy, at: float) -> None:
@@ -176,11 +176,11 @@ def test_the_panel_fits_and_leaves_room_for_what_happens() -> None:
             return
         panel = RunPanel(policy, FORECAST)
         for width, height in itertools.product((40, 80, 109, 110, 200), (LEAST_LINES, 24, 30, 60)):
-            lines = shown(panel, at, width, height)
+            lines = panel_lines(panel, at, width, height)
             assert max(map(len, lines)) <= width
             assert len(lines) <= height - max(6, height // 4)
 
-    looked_at(look)
+    play_and_look(look)
 
 
 def test_what_has_no_room_is_counted() -> None:
@@ -188,9 +188,9 @@ def test_what_has_no_room_is_counted() -> None:
 
     def look(policy: RunPolicy, at: float) -> None:
         if at >= 400 and not low:
-            low.append(shown(RunPanel(policy, FORECAST), at, 80, 30))
+            low.append(panel_lines(RunPanel(policy, FORECAST), at, 80, 30))
 
-    looked_at(look)
+    play_and_look(look)
     listed = [line for line in low[0] if line.startswith("t") and line[1:3].isdigit()]
     assert f"and {16 - len(listed)} more: " in low[0][-1]
     assert len([line for line in at_seconds(400) if line[1:3].isdigit()]) == 16

@@ -29,7 +29,7 @@ PLAN = SETTING.plan(limits=Limits(deadline=105.0))
 EVIL = "</script><script>window.hurt=1</script><img src=x onerror=window.hurt=1> & 'q' \"p\" %{x}"
 
 
-def report_of(
+def simulate_report(
     *trouble: Any, until: float = 1e9, setting: Setting = SETTING, name: str = "r1"
 ) -> Report:
     """Return the report of a simulated run; `until` is when its controller died."""
@@ -47,8 +47,8 @@ def points(figure: Figure, trial: str = "") -> list[tuple[float, float]]:
     ]
 
 
-def test_every_epoch_is_a_mark_with_metric_time_and_dollars() -> None:
-    report = report_of()
+def test_page_marks_every_epoch() -> None:
+    report = simulate_report()
     drawn = figures(report)
     counted = report.timeline.final_epochs()
     for trial in report.policy.trials:
@@ -72,7 +72,7 @@ def drawn_unit(figure: Figure) -> float:
 
 
 @pytest.mark.parametrize("charges", [Charges(), Charges(0.5, 0.01)])
-def test_the_bill_over_time_ends_at_the_reports_bill(charges: Charges) -> None:
+def test_page_bill_ends_at_report_bill(charges: Charges) -> None:
     setting = SETTING.but(charges=charges)
     plan = setting.plan(limits=Limits(deadline=105.0))
     report = build(replace(setting.job(plan), run="r"), play(setting, plan).entries)
@@ -83,8 +83,8 @@ def test_the_bill_over_time_ends_at_the_reports_bill(charges: Charges) -> None:
 
 
 @pytest.mark.parametrize("trouble", [(), (TrialFailed(27.0, "t03.1", "ValueError: lr", "…"),)])
-def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]) -> None:
-    report = report_of(*trouble)
+def test_gantt_chart_adds_up(trouble: tuple[Any, ...]) -> None:
+    report = simulate_report(*trouble)
     chart, unit = gpus(report), drawn_unit(gpus(report))
     area: dict[str, float] = {}
     bars = []
@@ -108,10 +108,10 @@ def test_the_gantt_chart_adds_up_and_draws_no_gpu_twice(trouble: tuple[Any, ...]
             assert side or above, (one, other)
 
 
-def test_a_run_that_died_is_drawn_to_its_last_moment() -> None:
-    whole = report_of()
+def test_dead_run_is_drawn_to_its_end() -> None:
+    whole = simulate_report()
     for until in (-1.0, 0.0, 3.0, whole.timeline.over_at / 2):
-        died = report_of(until=until)
+        died = simulate_report(until=until)
         page = run_page(died)
         assert "not yet, or its controller died" in page
         assert all(at <= max(until, 0.0) for at, _ in died.fleet)
@@ -119,7 +119,7 @@ def test_a_run_that_died_is_drawn_to_its_last_moment() -> None:
 
 
 def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
-    report = report_of()
+    report = simulate_report()
     odd: list[dict[str, Any]] = [
         {"optimizer": {"name": "sgd", "lr": 1e-4}, "x": 1},
         {"optimizer": {"name": "adam"}, "x": float("nan")},
@@ -137,14 +137,14 @@ def test_nested_missing_and_odd_parameters_have_an_axis() -> None:
 
 def evil() -> Report:
     """Return the report of a run in which every text that a user has a say in is markup."""
-    report = report_of(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
+    report = simulate_report(TrialFailed(27.0, "t03.1", EVIL, EVIL), name=EVIL)
     for trial in report.policy.trials.values():
         trial.trial = replace(trial.trial, config={EVIL: EVIL, "x": 3})
     experiment = report.job.experiment.model_copy(update={"name": EVIL})
     return replace(report, job=replace(report.job, experiment=experiment))
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_escapes_text() -> None:
+def test_page_is_self_contained() -> None:
     class Reader(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
@@ -170,7 +170,7 @@ def test_a_page_needs_nothing_from_elsewhere_and_escapes_text() -> None:
         assert not re.search(r"url\((?!#)", page[: page.index("</style>")])
 
 
-def test_many_trials_make_a_page_hardly_larger_than_the_library() -> None:
+def test_many_trials_keep_page_small() -> None:
     setting = Setting(100, 1, 4, 4, max_instances=8)
     job = setting.job()
     report = build(replace(job, run="r"), play(setting, job.policy()).entries)
@@ -181,13 +181,11 @@ def test_many_trials_make_a_page_hardly_larger_than_the_library() -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(folder: Path) -> Path:
     """A home with one run, as the folder that commands are given in."""
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
     job = replace(SETTING.job(PLAN), run="digits-1")
-    keep_run(tmp_path / "home", job, play(SETTING, PLAN).entries)
-    return tmp_path
+    keep_run(folder / "home", job, play(SETTING, PLAN).entries)
+    return folder
 
 
 def test_report_writes_a_page(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +228,7 @@ def test_without_plotly_its_extra_is_named(
         assert "needs plotly, which is not installed: pip install 'cloudtune[plots]'" in said.err
 
 
-def test_a_plan_and_a_simulated_run_are_pages_too(
+def test_plans_and_simulations_are_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
@@ -254,7 +252,7 @@ def browser(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> I
         yield result
 
 
-def opened(browser: Browser, folder: Path, text: str) -> Page:
+def open_page(browser: Browser, folder: Path, text: str) -> Page:
     path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
     page = browser.open(path)
@@ -275,9 +273,9 @@ def check_quiet(page: Page) -> None:
 
 @in_a_browser
 @pytest.mark.walk("a browser takes seconds to draw a page")
-def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
+def test_browser_draws_schemes_and_print(browser: Browser, tmp_path: Path) -> None:
     report = evil()
-    page = opened(browser, tmp_path, run_page(report))
+    page = open_page(browser, tmp_path, run_page(report))
     drawn = figures(report)
     assert page("document.querySelectorAll('.chart').length") == len(drawn) == 5
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 2 * len(drawn)
@@ -286,7 +284,7 @@ def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_p
     assert page("window.hurt") is None
     assert page("document.querySelector('h1').textContent") == f"Run {EVIL}"
     assert page("document.getElementById('figure-0').ariaLabel").startswith("score against time: ")
-    check_followed(page)
+    check_highlight(page)
     colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle("
     colours += "document.querySelector('#figure-0 .xtick text')).fill].join(' ')"
     seen = set()
@@ -300,7 +298,7 @@ def test_a_browser_draws_a_run_in_both_schemes_and_print(browser: Browser, tmp_p
     check_quiet(page)
 
 
-def check_followed(page: Page) -> None:
+def check_highlight(page: Page) -> None:
     """Pass if the trial that is chosen is marked in each chart of trials, and named as text."""
     marked = "[0, 1, 2, 4].map(n => document.getElementById(`figure-${n}`).data.at(-1).x.length)"
     assert page(marked) == [0, 0, 0, 0]
@@ -323,7 +321,7 @@ def check_followed(page: Page) -> None:
 @in_a_browser
 @pytest.mark.walk("a browser takes seconds to draw a page")
 def test_a_browser_draws_a_plan(browser: Browser, tmp_path: Path) -> None:
-    page = opened(browser, tmp_path, plan_page(proposal(name=EVIL)))
+    page = open_page(browser, tmp_path, plan_page(proposal(name=EVIL)))
     assert page("document.querySelectorAll('.chart .main-svg').length") >= 6
     assert page("document.querySelectorAll('#figure-0 .scatterlayer .trace').length") >= 3
     assert page("document.querySelectorAll('#figure-1 .barlayer .point').length") == 4
@@ -337,7 +335,7 @@ def test_markup_put_into_a_page_does_not_run(browser: Browser, tmp_path: Path) -
     """The page's rule keeps a browser from what its escapes might let through."""
     put = "<main><img src=https://e.org/x><script>window.hurt=1</script>"
     path = tmp_path / "page.html"
-    path.write_text(run_page(report_of()).replace("<main>", put, 1).replace(library(), ""))
+    path.write_text(run_page(simulate_report()).replace("<main>", put, 1).replace(library(), ""))
     page = browser.open(path)
     assert page("window.hurt") is None
     refused = [complaint for complaint in page.complaints if "Content Security Policy" in complaint]

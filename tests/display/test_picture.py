@@ -12,7 +12,7 @@ from cloudtune.model.events import TrialFailed
 from docs import picture
 from tests.bench import called
 from tests.builders import keep_run, play
-from tests.display.test_pages import PLAN, SETTING, report_of
+from tests.display.test_pages import PLAN, SETTING, simulate_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -23,7 +23,7 @@ def texts(svg: Element, tag: str) -> list[str]:
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_a_picture_shows_each_trial_and_nothing_private(theme: Theme) -> None:
-    report = report_of(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
+    report = simulate_report(TrialFailed(27.0, "t03.1", "ValueError: lr", "…"))
     drawn = draw(report, theme)
     svg = ET.fromstring(drawn)
     assert set(report.policy.trials) <= set(texts(svg, "title"))
@@ -34,22 +34,17 @@ def test_a_picture_shows_each_trial_and_nothing_private(theme: Theme) -> None:
     assert "score" in texts(svg, "text")
 
 
-def test_a_run_is_drawn_in_both_themes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_run(tmp_path / "home", SETTING.job(PLAN), play(SETTING, PLAN).entries)
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sys, "argv", ["picture", "r1", "--out", str(tmp_path / "img")])
+def test_a_run_is_drawn_in_both_themes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_run(folder / "home", SETTING.job(PLAN), play(SETTING, PLAN).entries)
+    monkeypatch.setattr(sys, "argv", ["picture", "r1", "--out", "img"])
     picture.main()
     for name in ("run-light.svg", "run-dark.svg"):
-        ET.parse(tmp_path / "img" / name)
+        ET.parse(folder / "img" / name)
 
 
-def test_report_writes_a_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keep_run(tmp_path / "home", SETTING.job(PLAN), play(SETTING, PLAN).entries)
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def test_report_writes_a_figure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep_run(folder / "home", SETTING.job(PLAN), play(SETTING, PLAN).entries)
     said = called(capsys, "report", "r1", "--figure", "curves.svg").succeeded()
     assert (said.out, said.err) == ("", "Wrote curves.svg (0.0 MB): open it in a browser\n")
-    assert "score" in texts(ET.parse(tmp_path / "curves.svg").getroot(), "text")
+    assert "score" in texts(ET.parse(folder / "curves.svg").getroot(), "text")
     called(capsys, "report", "r1", "--figure", "curves.png").refused("ends in .svg")

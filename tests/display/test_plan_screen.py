@@ -10,12 +10,12 @@ from cloudtune.display.plan_tables import gap_text
 from cloudtune.planning.alternatives import Alternative
 from cloudtune.planning.proposal import Proposal
 from tests.builders.proposals import MIXED, proposal, run_of
-from tests.display.test_run_screen import printed as piped
+from tests.display.test_run_screen import print_lines
 
-printed = partial(piped, soft_wrap=False)
+printed = partial(print_lines, soft_wrap=False)
 
 
-def lines_of(given: Proposal) -> list[str]:
+def screen_lines(given: Proposal) -> list[str]:
     return printed(lambda out: show_all(out, given))
 
 
@@ -30,15 +30,15 @@ def line(lines: list[str], begin: str) -> str:
     return result
 
 
-def test_a_piped_plan_takes_no_more_than_100_columns() -> None:
+def test_piped_plan_fits_100_columns() -> None:
     given = proposal()
-    whole = piped(lambda out: show_all(out, given))
-    assert whole == lines_of(given)
+    whole = print_lines(lambda out: show_all(out, given))
+    assert whole == screen_lines(given)
     assert max(map(len, whole)) <= 100
 
 
 def test_the_header_says_what_was_asked_and_why() -> None:
-    lines = lines_of(proposal())
+    lines = screen_lines(proposal())
     assert lines[0] == "Plan of digits"
     assert line(lines, "job") == "job 16 trials (random sampler), epochs 1 to 16, eta 4"
     assert line(lines, "strategy") == "strategy sha: 3 stages, up to epoch 16"
@@ -53,16 +53,16 @@ def test_the_header_says_what_was_asked_and_why() -> None:
 
 def test_old_prices_are_reported_as_old() -> None:
     assert "2026-03-31 (4 months old: they may have changed)" in line(
-        lines_of(proposal()), "prices"
+        screen_lines(proposal()), "prices"
     )
     fresh = replace(proposal().prices, age_days=1, warnings=("p9.big: refused a price of $0",))
-    lines = lines_of(proposal(prices=fresh))
+    lines = screen_lines(proposal(prices=fresh))
     assert line(lines, "prices").endswith("2026-03-31 (1 day old)")
     assert "p9.big: refused a price of $0" in "\n".join(lines)
 
 
 def test_each_group_of_a_stage_has_a_line() -> None:
-    lines = lines_of(proposal())
+    lines = screen_lines(proposal())
     begin = next(n for n, line in enumerate(lines) if line.startswith(" stage "))
     rows = [line.split() for line in lines[begin + 2 : begin + 8]]
     first, *_ = MIXED.stages
@@ -75,7 +75,7 @@ def test_each_group_of_a_stage_has_a_line() -> None:
 
 
 def test_totals_stand_against_the_limits() -> None:
-    lines = lines_of(proposal())
+    lines = screen_lines(proposal())
     assert line(lines, "time 14m") == "time 14m 17s 16m 2s 20m 38s 30m 9m 22s 97.3 %"
     assert line(lines, "cost $2.53") == "cost $2.53 $2.84 $3.65 $5.00 $1.35 >99.9 %"
     assert line(lines, "chance") == "chance both limits are kept in 97.3 % of them (asked: 95 %)"
@@ -97,8 +97,8 @@ def test_the_gap_in_words(gap: float | None, status: str, objective: str, text: 
     assert gap_text(replace(MIXED, gap=gap, status=status), objective) == text
 
 
-def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
-    lines = lines_of(proposal())
+def test_alternatives_say_cost_and_broken_limit() -> None:
+    lines = screen_lines(proposal())
     assert line(lines, "best static") == (
         "best static 2 x p9.big 11m 19s $11.33 $14.58 +$8.49, 4m 43s sooner over budget"
     )
@@ -106,9 +106,9 @@ def test_alternatives_say_what_they_cost_and_which_limit_they_break() -> None:
     assert line(lines, "all spot").endswith(" -$0.65, 4m 43s sooner 97.3 %")
 
 
-def test_r5_a_plan_that_often_breaks_a_limit_says_so() -> None:
+def test_r5_risky_plan_says_so() -> None:
     seldom = run_of(MIXED, in_time=0.817, in_money=1.0, within=0.817)
-    lines = lines_of(proposal(plan=seldom, confidence=None))
+    lines = screen_lines(proposal(plan=seldom, confidence=None))
     row = next(line for line in lines if line.split()[:2] == ["this", "plan"])
     assert row.rstrip().endswith("81.7 %")
     assert "kept" not in row
@@ -124,8 +124,8 @@ def test_a_terminal_of_any_width_loses_no_digit(columns: int) -> None:
         assert "".join(lines).count("%") == "".join(wide).count("%")
 
 
-def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
-    lines = lines_of(proposal())
+def test_screen_says_creations_and_worst_bill() -> None:
+    lines = screen_lines(proposal())
     assert line(lines, "launches") == "launches 1 x p9.big spot us-east-1a at $9.00/h"
     assert line(lines, "4 x g9") == "4 x g9.small on-demand at $0.60/h"
     assert "at most 5 instances at once" in "\n".join(lines)
@@ -137,13 +137,13 @@ def test_it_says_what_will_be_created_and_the_worst_bill() -> None:
 
 
 def test_names_are_no_markup() -> None:
-    lines = lines_of(proposal(name="[red]x[/red]", storage="/tmp/[bold]", worst_why="[/]"))
+    lines = screen_lines(proposal(name="[red]x[/red]", storage="/tmp/[bold]", worst_why="[/]"))
     assert lines[0] == "Plan of [red]x[/red]"
     assert "checkpoints /tmp/[bold]" in line(lines, "checkpoints")
     assert line(lines, "worst case").endswith("$6.50: [/]")
 
 
-def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
+def test_search_screen_shows_forecast() -> None:
     plan = replace(
         run_of(MIXED, source="policy", results=0.8),
         strategy="hypersched",
@@ -151,7 +151,7 @@ def test_a_run_that_decides_as_it_goes_shows_a_forecast() -> None:
         fleet_rule="naive:4",
         staged=None,
     )
-    lines = lines_of(proposal(plan=plan, alternatives=(), front=(), objective=None, target=0.9))
+    lines = screen_lines(proposal(plan=plan, alternatives=(), front=(), objective=None, target=0.9))
     assert line(lines, "strategy").startswith("strategy hypersched: decides as results come in")
     assert line(lines, "GPUs each by the hypersched:SOFTMAX allocator").endswith(
         "instances by the naive:4 fleet rule"
@@ -193,7 +193,7 @@ def test_a_plan_fits_on_one_screen(columns: int) -> None:
         assert len(lines) <= (40 if columns == 100 else 48)
 
 
-def test_the_screen_has_the_plan_alternatives_and_the_next_command() -> None:
+def test_screen_has_plan_alternatives_and_command() -> None:
     lines = brief(proposal())
     assert lines[0] == "Plan of digits: 16 trials, 1 to 16 epochs each, 1 in 4 goes on (sha)"
     assert line(lines, "time") == "time 16m 2s below 20m 38s 30m 97.3 %"

@@ -20,7 +20,7 @@ from tests.builders.events import dry, tick
 from tests.builders.proposals import MIXED, SETTING
 
 
-def printed(
+def print_lines(
     show: Callable[[Console], object], *, columns: int = 100, soft_wrap: bool = True
 ) -> list[str]:
     file = io.StringIO()
@@ -33,7 +33,7 @@ def printed_run() -> list[str]:
         policy = SETTING.policy(MIXED)
         run(policy, SETTING.world(), MemoryLedger(), RunScreen(out, RunPanel(policy)).watch)
 
-    return [line[7:] for line in printed(show)]
+    return [line[7:] for line in print_lines(show)]
 
 
 def test_launches_are_reported_by_type_market_and_zone() -> None:
@@ -48,7 +48,7 @@ def test_starts_are_reported_by_width() -> None:
     assert started == {"1/2 GPU": 12, "1 GPU": 4}
 
 
-def test_a_stage_has_its_groups_and_its_cut_trials() -> None:
+def test_stage_shows_groups_and_cuts() -> None:
     lines = printed_run()
     second = next(line for line in lines if line.startswith("stage 2"))
     assert second == "stage 2: 4 trials to epoch 4, 2 GPUs each, on 1 x p9.big spot us-east-1a"
@@ -77,7 +77,7 @@ def test_trouble_is_reported() -> None:
         ):
             screen.watch(event, policy.handle(event))
 
-    lines = [line[7:] for line in printed(show)]
+    lines = [line[7:] for line in print_lines(show)]
     assert "i-000: fetches environment 3f2" in lines
     assert "t01 ran out of memory; from now on trials start on 1/2 GPU or more" in lines
     assert "the cloud may soon take i-000 back: others are used first" in lines
@@ -86,7 +86,7 @@ def test_trouble_is_reported() -> None:
     assert "taken over; 1 instance rented, 1 asked for" in lines
 
 
-def test_an_instance_that_never_joined_is_reported_with_its_last_lines() -> None:
+def test_unjoined_instance_shows_last_lines() -> None:
     def show(out: Console) -> None:
         policy = SETTING.but(limits=Limits(3600.0, 4.75)).policy(MIXED)
         screen = RunScreen(out, RunPanel(policy))
@@ -98,7 +98,7 @@ def test_an_instance_that_never_joined_is_reported_with_its_last_lines() -> None
         ):
             screen.watch(event, policy.handle(event))
 
-    lines = [line[7:] for line in printed(show)]
+    lines = [line[7:] for line in print_lines(show)]
     assert "gives i-000 back: it has not joined in 10m 2s" in lines
     assert "it never joined; its console ends with: no route to host" in lines
     asked = [line for line in lines if line.startswith("asks for ")]
@@ -120,7 +120,7 @@ def test_a_full_cloud_is_reported_once() -> None:
         ):
             screen.watch(event, policy.handle(event))
 
-    assert [line[7:] for line in printed(show)] == [
+    assert [line[7:] for line in print_lines(show)] == [
         "asks for 1 x g.4x on-demand",
         "no instance: Dry: none left; it is asked for again from time to time",
         "i-002 launched; 1 instance rented",
@@ -142,10 +142,10 @@ def progress(**shown: Any) -> list[str]:
         ):
             screen.watch(event, policy.handle(event))
 
-    return [line for line in printed(show) if "stage 1/" in line]
+    return [line for line in print_lines(show) if "stage 1/" in line]
 
 
-def test_what_is_only_asked_for_has_cost_nothing_yet() -> None:
+def test_requested_instance_costs_nothing() -> None:
     asked, launched = progress()
     assert "| $0.002 of $4.75 (" in asked, "by the hour"
     assert "0 instances rented, 5 asked for" in asked
@@ -168,7 +168,7 @@ def test_a_report_has_a_line_for_each_group() -> None:
     policy, ledger = SETTING.policy(MIXED), MemoryLedger()
     run(policy, SETTING.world(), ledger)
     report = build(SETTING.job(MIXED), tuple(ledger.entries))
-    lines = printed(lambda out: show_report(out, report))
+    lines = print_lines(lambda out: show_report(out, report))
     first, second, third, fourth, total = planned_and_actual(report).rows
     assert first[:4] == ("1", "12", "1/2", "1 x p9.big spot us-east-1a")
     assert first[5] == "$1.49 / $1.49"

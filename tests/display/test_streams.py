@@ -28,7 +28,7 @@ def test_a_reader_that_has_gone_is_no_error(pipe: tuple[int, int]) -> None:
     assert [out.write(b"two"), out.write(b"three")] == [3, 5]
 
 
-def test_a_reader_that_stands_still_holds_no_run_up(pipe: tuple[int, int]) -> None:
+def test_stalled_reader_delays_no_run(pipe: tuple[int, int]) -> None:
     out = Steady(pipe[1])
     began = time.monotonic()
     with never_waiting():
@@ -42,7 +42,7 @@ def test_a_reader_that_stands_still_holds_no_run_up(pipe: tuple[int, int]) -> No
     assert os.read(pipe[0], 1 << 20).endswith(b"again"), "it reads again"
 
 
-def test_a_full_disk_is_an_error_but_to_a_run() -> None:
+def test_full_disk_ends_no_run() -> None:
     with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
         out = Steady(full.fileno())
         with pytest.raises(OSError, match="No space left"):

@@ -129,7 +129,7 @@ def company(leaves_nothing: None, tmp_path_factory: pytest.TempPathFactory) -> I
         yield account
 
 
-def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
+def test_empty_laptop_gets_a_model(company: Outside) -> None:
     began = time.monotonic()
 
     def passed(what: str) -> None:
@@ -186,7 +186,7 @@ def test_from_an_empty_laptop_to_a_model_and_back(company: Outside) -> None:
     errors, _ = running.communicate(timeout=300)
     assert running.returncode == 1, errors
     assert f"head {head} of run " in errors
-    run = found(errors, r"Resume the run with `cloudtune resume (\S+)`")
+    run = find(errors, r"Resume the run with `cloudtune resume (\S+)`")
     passed("the head is gone, and the laptop says how to go on")
 
     done = company("carl", "cloudtune", "resume", run, "--yes", timeout=400).succeeded()
@@ -247,7 +247,7 @@ def until(stream: IO[str], pattern: str) -> str:
     raise AssertionError(f"no {pattern} in:\n{''.join(seen)}")
 
 
-def found(text: str, pattern: str) -> str:
+def find(text: str, pattern: str) -> str:
     match = re.search(pattern, text)
     assert match is not None, text
     return str(match[1])

@@ -9,6 +9,7 @@ import pytest
 from cloudtune.infra.emulator.service import stop_emulator
 from tests.aws_stand_in.account import found_by_boto3, start
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 SCRIPT = """
 import os
@@ -66,10 +67,7 @@ def bucket(numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def written(bench: Bench, source: object, cloud: str = LOCAL, script: str = SCRIPT) -> Path:
-    (bench.folder / "train.py").write_text(script)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT.format(source=source, cloud=cloud))
-    return path
+    return write_experiment(bench.folder, EXPERIMENT.format(source=source, cloud=cloud), script)
 
 
 def best(bench: Bench) -> float:
@@ -92,7 +90,7 @@ def test_a_folder_is_uploaded_once_by_content(bench: Bench, numbers: Path) -> No
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("leaves_nothing")
-def test_what_is_in_a_bucket_is_copied_before_the_script_starts(bench: Bench, bucket: str) -> None:
+def test_bucket_data_arrives_before_the_script(bench: Bench, bucket: str) -> None:
     ran = bench("run", written(bench, bucket)).succeeded()
     assert "it lacks data.numbers, which `cloudtune try` copies" in ran.err
     assert best(bench) == pytest.approx(0.1 * 2 * 3)
@@ -106,7 +104,7 @@ def test_what_is_in_a_bucket_is_copied_before_the_script_starts(bench: Bench, bu
     assert not list(Path(bench.folder).rglob("*.txt")), "nothing is put into the user's folder"
 
 
-def test_what_is_not_there_is_named_before_anything_is_rented(bench: Bench, numbers: Path) -> None:
+def test_missing_data_is_refused_before_renting(bench: Bench, numbers: Path) -> None:
     bench.here("run", written(bench, "none")).refused("data.numbers:", "x/none is no folder")
     (bench.folder / "numbers").mkdir()
     bench.here("run", written(bench, numbers)).refused("numbers is there already")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.bench import PLAIN, Bench, follow
+from tests.builders.experiments import write_experiment
 
 LOCAL = "{provider: local, slots: 1}"
 EMULATED = "{provider: emulated, instances: [g7.12xlarge], max_instances: 1}"
@@ -25,12 +26,14 @@ cloud: {cloud}
 """
 
 
-def begun(bench: Bench, cloud: str) -> subprocess.Popen[str]:
+def begin(bench: Bench, cloud: str) -> subprocess.Popen[str]:
     """Start a run whose last epochs wait for the file `go`; returns it once a trial trains."""
     go = str(bench.folder / "go")
-    (bench.folder / "train.py").write_text(PLAIN.format(last=2, go=go))
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT.format(cloud=cloud, budget="" if cloud == LOCAL else "$2"))
+    path = write_experiment(
+        bench.folder,
+        EXPERIMENT.format(cloud=cloud, budget="" if cloud == LOCAL else "$2"),
+        PLAIN.format(last=2, go=go),
+    )
     run = bench.start("run", path, "--no-pace", "--yes")
     follow(run, bench, "EpochDone")
     return run
@@ -39,7 +42,7 @@ def begun(bench: Bench, cloud: str) -> subprocess.Popen[str]:
 @pytest.mark.cluster
 @pytest.mark.parametrize("cloud", [LOCAL, EMULATED])
 def test_a_command_finds_what_trials_find(bench: Bench, cloud: str) -> None:
-    running = begun(bench, cloud)
+    running = begin(bench, cloud)
     [run] = (path.name for path in (bench.home / "runs").iterdir())
     seen = bench("exec", run, "--", "ls").succeeded("train.py")
     python = bench("exec", run, "--", "python", "-c", "import ray, sys; print(sys.prefix)")
@@ -78,7 +81,7 @@ def train(config):
 
 
 @pytest.mark.cluster
-def test_the_instance_of_a_failed_trial_waits_for_a_look(bench: Bench) -> None:
+def test_failed_trial_instance_waits(bench: Bench) -> None:
     path = bench.folder / "experiment.yaml"
     (bench.folder / "train.py").write_text(FAILING)
     path.write_text(EXPERIMENT.format(cloud=EMULATED, budget="$9"))

@@ -184,7 +184,7 @@ def test_a_bucket_and_a_role_of_ones_own(outside: Outside) -> None:
     assert report["best"]["checkpoint"].startswith("s3://ours-too/runs/")
 
 
-def test_a_laptop_and_a_head_go_and_somebody_goes_on(outside: Outside) -> None:
+def test_run_survives_laptop_and_head(outside: Outside) -> None:
     # Long enough for three others to look at it before it is over.
     outside.script_on("ann", "import time; time.sleep(1.5)")
     process = outside.start("ann", "python3", "-c", FROM_PYTHON)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 SCRIPT = """
 from pathlib import Path
@@ -42,16 +43,11 @@ def experiment(bench: Bench) -> Path:
     (folder / "data").mkdir()
     (folder / "data" / "b.csv").write_text("4 5")
     (folder / ".gitignore").write_text("data/\n")
-    (folder / "train.py").write_text(SCRIPT)
-    path = folder / "experiment.yaml"
-    path.write_text(EXPERIMENT + LOCAL)
-    return path
+    return write_experiment(folder, EXPERIMENT + LOCAL, SCRIPT)
 
 
 @pytest.mark.cluster
-def test_on_this_machine_trials_find_all_of_it_and_nothing_is_copied(
-    bench: Bench, experiment: Path
-) -> None:
+def test_local_trials_use_the_folder_itself(bench: Bench, experiment: Path) -> None:
     with (bench.folder.parent / "shared" / "weights.bin").open("wb") as file:
         file.truncate(700 * 2**20)
     (bench.folder / "weights.bin").symlink_to("../shared/weights.bin")

@@ -35,7 +35,7 @@ def experiment(bench: Bench) -> Path:
     return path
 
 
-def test_a_run_on_this_machine_needs_a_deadline_alone(bench: Bench, experiment: Path) -> None:
+def test_local_run_needs_only_a_deadline(bench: Bench, experiment: Path) -> None:
     process = bench.start("run", experiment)
     wait_for(lambda: bool(machines(bench)))
     (machine,) = machines(bench)
@@ -90,7 +90,7 @@ def renewed_after_boot(bench: Bench) -> bool:
     return bool(began) and began[0] > booted[0] + 1.0
 
 
-def test_a_run_that_ignores_ctrl_c_can_be_stopped(bench: Bench, experiment: Path) -> None:
+def test_run_ignoring_ctrl_c_can_stop(bench: Bench, experiment: Path) -> None:
     """As one that a script has started in the background (`cloudtune run … &`)."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what it inherits
     try:

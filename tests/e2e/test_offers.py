@@ -25,7 +25,7 @@ from tests.builders import run_plan
 pytestmark = pytest.mark.cluster
 
 
-def measured(instance_type: str, script: Path) -> ScalingProfile:
+def measure(instance_type: str, script: Path) -> ScalingProfile:
     return ScalingProfile(
         instance_type=instance_type,
         epoch={1.0: Measurement(0.5)},
@@ -56,8 +56,8 @@ def saved_plan(bench: Bench) -> Path:
     text = text.replace("{deadline: 3m, budget: $2}", "{deadline: 4m, budget: $1}")
     path.write_text(text.replace("max_instances: 2", "max_instances: 1"))
     script = bench.folder / "train.py"
-    write(bench.folder / "profile.json", [measured(t, script) for t in TYPES])
-    problem = build_problem(Experiment.load(path), [measured(t, script) for t in TYPES])
+    write(bench.folder / "profile.json", [measure(t, script) for t in TYPES])
+    problem = build_problem(Experiment.load(path), [measure(t, script) for t in TYPES])
     request = stages.build_request(problem, Allowance())
     groups = [group(request, TYPES[0], "spot", 2), group(request, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")
@@ -73,7 +73,7 @@ def saved_plan(bench: Bench) -> Path:
 TYPES = ("g4dn.12xlarge", "g4dn.xlarge")
 
 
-def test_a_run_that_loses_its_spot_goes_on_elsewhere(bench: Bench) -> None:
+def test_run_survives_lost_spot(bench: Bench) -> None:
     process = bench.start("run", saved_plan(bench))
     wait_for(lambda: any(bench.home.glob("storage/*/t00/epoch-00003/manifest.json")))
     (first,) = bench.alive()
@@ -91,7 +91,7 @@ def test_a_run_that_loses_its_spot_goes_on_elsewhere(bench: Bench) -> None:
     assert {i["state"] for i in report["instances"]} == {"terminated"}
     # Each is billed at its own price, and for a minute at least.
     [ledger] = bench.home.glob("runs/*/ledger.jsonl")
-    offers = asked_for(ledger)
+    offers = list_requests(ledger)
     assert offers[0] == (TYPES[0], "spot")
     # A dry pool is asked where EC2 likes and in us-east-1a to f, without a storm of retries.
     asked = [c["intent"] for c in report["provider_calls"] if c["what"] == "asking"]
@@ -107,7 +107,7 @@ def test_a_run_that_loses_its_spot_goes_on_elsewhere(bench: Bench) -> None:
     assert report["dollars"]["actual"] == pytest.approx(by_hand, rel=0.05)
 
 
-def asked_for(ledger: Path) -> list[tuple[str, str]]:
+def list_requests(ledger: Path) -> list[tuple[str, str]]:
     """Return the instance type and the market of each request, in their order."""
     commands = [command for entry in read_entries(ledger) for command in entry.commands]
     return [(c.instance_type, c.market) for c in commands if isinstance(c, Launch)]

@@ -39,7 +39,7 @@ def run(bench: Bench) -> Path:
     return folder
 
 
-def check_refused(done: Done, *, code: int, start: str) -> None:
+def check_refusal(done: Done, *, code: int, start: str) -> None:
     assert done.code == code, done.err
     for line in done.out.splitlines():  # of `-o json`
         error = json.loads(line)
@@ -53,11 +53,11 @@ def check_refused(done: Done, *, code: int, start: str) -> None:
 def test_a_ledger_of_0_1_0_is_refused(bench: Bench, run: Path, arguments: str) -> None:
     before = (run / "ledger.jsonl").read_bytes()
     done = bench.here(*arguments.split())
-    check_refused(done, code=1, start=f"{run / 'ledger.jsonl'}: {REFUSED}\n")
+    check_refusal(done, code=1, start=f"{run / 'ledger.jsonl'}: {REFUSED}\n")
     assert (run / "ledger.jsonl").read_bytes() == before
 
 
-def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> None:
+def test_old_leftovers_are_shown_and_returned(bench: Bench, run: Path) -> None:
     cloud = emulated_cloud(bench.emulator, "us-east-1", pace=None)
     tags = {RUN_TAG: "r1", INTENT_TAG: "i000"}
     request = {**cloud.request, "InstanceType": "g5.xlarge", "UserData": "#!/bin/sh\nsleep 600\n"}
@@ -87,5 +87,5 @@ def test_what_such_a_run_left_is_shown_and_returned(bench: Bench, run: Path) -> 
 def test_a_ledger_that_is_none(bench: Bench, run: Path, lines: list[str], message: str) -> None:
     (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
     done = bench.here("report", "r1")
-    check_refused(done, code=1, start=str(run / "ledger.jsonl"))
+    check_refusal(done, code=1, start=str(run / "ledger.jsonl"))
     assert message in done.err

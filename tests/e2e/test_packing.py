@@ -11,7 +11,7 @@ from tests.bench import Bench
 pytestmark = [pytest.mark.cluster, pytest.mark.walk("it measures a script in every width")]
 
 
-def test_two_on_a_gpu_are_measured_and_planned_with(bench: Bench) -> None:
+def test_packed_trials_are_measured_and_planned(bench: Bench) -> None:
     path = bench.experiment("import time; time.sleep(0.6)", trials=2, first=2, last=4)
     done = bench("profile", path, "--pack", "auto", "--epochs", "2", "--no-pace").succeeded(
         "trains 4 trials, 1/2 GPU each", "epoch on 1/2 GPU", "measured on emulated cloud"

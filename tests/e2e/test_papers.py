@@ -227,7 +227,7 @@ def test_dynamic_fluid_widens_in_mid_training(bench: Bench) -> None:
     assert change["next_epoch"] == change["last_epoch"] + 1
 
 
-def test_shared_input_loads_a_batch_once_for_a_machines_trials(bench: Bench) -> None:
+def test_shared_input_loads_batches_once(bench: Bench) -> None:
     run = ran(
         bench,
         {"name": "random", "fleet": "constant:1"},

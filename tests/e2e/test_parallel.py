@@ -8,6 +8,7 @@ from cloudtune.engine.ledger import read_entries
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import EpochDone
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.walk("both strategies are measured at three widths")]
 
@@ -62,13 +63,10 @@ strategy: {name: halving, allocator: static-fluid}
 @pytest.fixture
 def experiment(bench: Bench) -> Path:
     bench.environment["CUDA_VISIBLE_DEVICES"] = ""
-    (bench.folder / "train.py").write_text(SCRIPT)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT)
-    return path
+    return write_experiment(bench.folder, EXPERIMENT, SCRIPT)
 
 
-def test_a_trial_goes_from_ddp_to_fsdp_and_back(bench: Bench, experiment: Path) -> None:
+def test_trial_changes_ddp_to_fsdp(bench: Bench, experiment: Path) -> None:
     bench("profile", experiment, "--parallel", "ddp,fsdp", "--epochs", 2).succeeded()
     planned = bench.here("plan", experiment, "-v")
     assert "local-4x-cpu: trials on 2 GPUs by fsdp, 4 GPUs by ddp" in planned.out

@@ -42,7 +42,7 @@ def folder(leaves_nothing: None) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def shared(folder: Path) -> Iterator[SomebodysCluster]:
+def shared_cluster(folder: Path) -> Iterator[SomebodysCluster]:
     """A cluster of three nodes with two slots each; a test may end some."""
     with cluster(folder, nodes=3) as started:
         yield started
@@ -73,7 +73,7 @@ def others(where: SomebodysCluster) -> subprocess.Popen[str]:
     return other
 
 
-def held(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+def hold(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     """What others hold isn't there until it is free."""
     other = others(where)
     run = bench.start("run", ready(bench, where))
@@ -85,7 +85,7 @@ def held(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     return run
 
 
-def killed(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+def kill(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     """The agents go on, and the next controller finds them."""
     run = bench.start("run", ready(bench, where))
     follow(run, bench, "EpochDone")
@@ -115,7 +115,7 @@ def dies(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     return run
 
 
-def entered(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
+def enter(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     """A person runs a command where trials train."""
     run = bench.start("run", ready(bench, where))
     follow(run, bench, "NodeJoined", 2)
@@ -129,21 +129,21 @@ def entered(bench: Bench, where: SomebodysCluster) -> subprocess.Popen[str]:
     return run
 
 
-@pytest.mark.parametrize("fault", [entered, held, killed, dies], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("fault", [enter, hold, kill, dies], ids=lambda it: it.__name__)
 def test_limits_and_winner_hold_and_nothing_is_left(
     bench: Bench,
-    shared: SomebodysCluster,
+    shared_cluster: SomebodysCluster,
     fault: Callable[[Bench, SomebodysCluster], subprocess.Popen[str]],
 ) -> None:
-    run = fault(bench, shared)
+    run = fault(bench, shared_cluster)
     (bench.folder / "go").touch()
     out, err = run.communicate(timeout=600)
     assert run.returncode == 0, out + err
     assert "0 instances left" in out
     seconds = sum(it["ended_at"] - it["launched_at"] for it in bench.last_report()["instances"])
     bench.judge(fault.__name__, DEADLINE, GPU_HOURS, 2 * seconds)
-    assert shared.left() == NOTHING
-    assert shared.view.answers(), "it is somebody else's"
+    assert shared_cluster.left() == NOTHING
+    assert shared_cluster.view.answers(), "it is somebody else's"
 
 
 def test_a_run_whose_cluster_dies_cannot_look(bench: Bench, folder: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_run_whose_cluster_dies_cannot_look(bench: Bench, folder: Path) -> Non
     bench.judge("head dies", DEADLINE, GPU_HOURS, 0.0)
 
 
-def test_a_cluster_scales_from_none_to_three_nodes_and_back(bench: Bench, folder: Path) -> None:
+def test_ray_cluster_scales_up_and_back(bench: Bench, folder: Path) -> None:
     with cluster(folder, scales_to=3) as where:
         cloud = ", instances: [gpu-node], slots: 2, max_instances: 3, prices: {gpu-node: $36/h}"
         path = ready(bench, where, cloud, "gpu-node", limits="{deadline: 4m, budget: $20}")

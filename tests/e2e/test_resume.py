@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 LOSS = "value = abs(config['lr'] - 0.05) + config['n'] / 1000 / epoch"
 
 
-def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
+def test_killed_run_finds_same_winner(bench: Bench) -> None:
     path = bench.ready(LOSS, first=8, last=32)
     process = bench.start("run", path)
     wait_for(lambda: bench.recorded('"EpochDone"') > 0)
@@ -38,7 +38,7 @@ def test_a_killed_run_goes_on_to_the_same_winner(bench: Bench) -> None:
     assert sorted(trial["epoch"] for trial in report["trials"]) == [8, 8, 16, 32]
 
 
-def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) -> None:
+def test_run_survives_a_moved_home(bench: Bench, tmp_path: Path) -> None:
     process = bench.start("run", bench.ready(LOSS + "; import time; time.sleep(0.2)", last=32))
     wait_for(lambda: bench.recorded('"EpochDone"') > 8)
     interrupt(process)
@@ -52,7 +52,7 @@ def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) ->
     elsewhere = folder.rename(tmp_path / "elsewhere")
     report = bench.here("report", elsewhere, "-o", "json").succeeded().json
     assert Path(report["best"]["checkpoint"]).is_dir()
-    check_refused(bench.here("resume", elsewhere), "move it there to resume it")
+    check_refusal(bench.here("resume", elsewhere), "move it there to resume it")
     elsewhere.rename(folder)
 
     bench("resume", "--deadline", "+5m").succeeded("0 instances left")
@@ -66,7 +66,7 @@ def test_a_run_goes_on_after_its_home_was_moved(bench: Bench, tmp_path: Path) ->
     assert (bench.home / "storage" / folder.name / "best").is_dir()
 
 
-def test_a_resumed_run_reads_what_it_goes_on_from(bench: Bench) -> None:
+def test_resumed_run_reads_its_checkpoints(bench: Bench) -> None:
     # A file so large that its checksum has a stamp, by which this run's own workers trust it.
     large = "os.truncate(os.open(folder + '/large', os.O_CREAT | os.O_WRONLY), 100_000_000)"
     path = bench.ready("import time; time.sleep(0.5)", trials=1, first=40, last=40)
@@ -120,7 +120,7 @@ def winner(ledger: Path) -> str:
 
 
 def test_a_saved_plan_goes_on_after_ctrl_c(bench: Bench) -> None:
-    check_refused(bench.here("resume"), "no run yet")
+    check_refusal(bench.here("resume"), "no run yet")
     path = bench.ready("import time; time.sleep(0.3)", trials=2, first=200, last=400)
     assert bench.here("plan", path, "--save", "plan.json").code == 0
     process = bench.start("run", "plan.json")
@@ -128,17 +128,17 @@ def test_a_saved_plan_goes_on_after_ctrl_c(bench: Bench) -> None:
     (folder,) = bench.home.glob("runs/*")
     ledger = folder / "ledger.jsonl"
     wait_for(lambda: epochs(ledger) > 0)
-    check_refused(bench.here("resume", folder.name), f"is driven by process {process.pid}")
-    check_refused(bench.here("resume", "nosuchrun"), "no run nosuchrun")
+    check_refusal(bench.here("resume", folder.name), f"is driven by process {process.pid}")
+    check_refusal(bench.here("resume", "nosuchrun"), "no run nosuchrun")
     interrupt(process)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 130, out + err
     assert "0 instances left (checked " in out
     assert "Traceback" not in err
-    check_refused(bench.here("resume", "--deadline", "2s"), "its deadline leaves no time", "+1h")
+    check_refusal(bench.here("resume", "--deadline", "2s"), "its deadline leaves no time", "+1h")
     result = epochs(ledger)
     more = time_for_a_start(ledger)
-    check_refused(bench.here("resume", "--trials", "3"), "as in --trials +16")
+    check_refusal(bench.here("resume", "--trials", "3"), "as in --trials +16")
     done = bench("resume", "--deadline", f"+{more}s")
     assert done.code == 5, done.out + done.err
     assert "Continue: cloudtune resume" in done.out
@@ -170,7 +170,7 @@ def epochs(ledger: Path) -> int:
     return sum(isinstance(entry.event, EpochDone) for entry in read_entries(ledger))
 
 
-def check_refused(done: Done, *words: str) -> None:
+def check_refusal(done: Done, *words: str) -> None:
     """Look for one clear message and nothing else."""
     assert done.code == 2, done.out + done.err
     assert done.out == ""

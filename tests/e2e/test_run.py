@@ -29,7 +29,7 @@ def test_a_run_from_experiment_to_model(bench: Bench) -> None:
     assert f"checkpoint: {report['best']['folder']}" in done.out
     check_limits(report)
     check_elasticity(report)
-    check_who_launched(report)
+    check_launchers(report)
     check_replay(bench.home / "runs" / report["run"])
     assert bench.machines() == [], "an idle emulator ends with the run"
 
@@ -72,7 +72,7 @@ def check_elasticity(report: dict[str, Any]) -> None:
         assert checked["equal"] == checked["epochs"] > 0
 
 
-def check_who_launched(report: dict[str, Any]) -> None:
+def check_launchers(report: dict[str, Any]) -> None:
     """Ray's autoscaler decided it, our provider asked for it, EC2 had it: the same instances."""
     added = [e["message"] for e in report["autoscaler_events"] if "Adding" in e["message"]]
     launched = {

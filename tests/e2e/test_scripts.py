@@ -9,6 +9,7 @@ import pytest
 
 from cloudtune.train.checkpoint import load
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 pytestmark = pytest.mark.cluster
 
@@ -41,9 +42,7 @@ cloud: {provider: local, slots: 1}
 
 def test_checkpoints_of_several_files(bench: Bench, tmp_path: Path) -> None:
     bench.environment["CUDA_VISIBLE_DEVICES"] = ""
-    (bench.folder / "train.py").write_text(SAVES_AFTER)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT)
+    path = write_experiment(bench.folder, EXPERIMENT, SAVES_AFTER)
     bench.profile_on("local-1x-cpu", {1.0: 1.3}, boot=3.0)
     done = bench("run", path)
     assert done.code == 0, done.out + done.err

@@ -66,14 +66,14 @@ def never_starts(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     return run
 
 
-def cancelled(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+def cancel(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     run, job = training(bench, lab)
     lab.ask("scancel", job)
     follow(run, bench, "NodeJoined", 3)
     return run
 
 
-def preempted(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+def preempt(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     run, _ = training(bench, lab)
     lab.submit("urgent", "sleep 1", "--nodes=3", "--ntasks-per-node=2")
     follow(run, bench, "InterruptionNotice", 2)
@@ -89,7 +89,7 @@ def node_down(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     return run
 
 
-def refused(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+def busy_account(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     """A QOS takes no second job; and the nodes' Python is one that is named."""
     path = ready(bench, lab, ", request: {qos: tight}")
     python = bench.folder / "python"
@@ -112,7 +112,7 @@ def silent(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     return run
 
 
-def killed(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+def kill(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     """A job ends, and is forgotten, while no controller of ours looks."""
     run, job = training(bench, lab)
     os.kill(run.pid, signal.SIGKILL)
@@ -125,7 +125,7 @@ def killed(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     return run
 
 
-def entered(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
+def enter(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     """A person runs a command in a job beside its trials, and opens a terminal there."""
     run, job = training(bench, lab)
     [name] = (path.name for path in (bench.home / "runs").iterdir())
@@ -138,7 +138,7 @@ def entered(bench: Bench, lab: SlurmCluster) -> subprocess.Popen[str]:
     return run
 
 
-FAULTS = (entered, never_starts, cancelled, preempted, node_down, refused, silent, killed)
+FAULTS = (enter, never_starts, cancel, preempt, node_down, busy_account, silent, kill)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda it: it.__name__)
@@ -166,7 +166,7 @@ def test_limits_and_winner_hold_and_nothing_is_left(
     bench.judge(fault.__name__, DEADLINE, GPU_HOURS, gpu_seconds)
 
 
-def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster) -> None:
+def test_missing_python_ends_the_run(bench: Bench, lab: SlurmCluster) -> None:
     path = ready(bench, lab)
     path.write_text(f"{path.read_text()}setup: {{python_path: /no/such/python}}\n")
     done = bench("run", path)
@@ -175,9 +175,7 @@ def test_a_python_that_no_node_has_ends_the_run(bench: Bench, lab: SlurmCluster)
     assert not ours(lab, "pending,running")
 
 
-def test_a_job_forgotten_between_two_looks_is_found_in_the_bill(
-    lab: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forgotten_slurm_job_is_billed(lab: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in lab.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(calls, "BILL_SECONDS", 0.0)

@@ -27,7 +27,7 @@ TROUBLE = """import time; time.sleep(0.3)
         while epoch == 8 and not os.path.exists({go!r}): time.sleep(0.1)"""
 
 
-def test_failed_trials_a_lost_terminal_and_gc_end_no_run(bench: Bench) -> None:
+def test_run_survives_failures_hangup_and_gc(bench: Bench) -> None:
     """The reader of its output goes, then its terminal; the instances of a killed run end alone."""
     go = bench.folder / "go"
     path = bench.ready(TROUBLE.format(go=str(go)), trials=6, first=4, last=8)
@@ -86,7 +86,7 @@ def longer(path: Path) -> Path:
 
 
 @pytest.mark.walk("a run stands still until its leases have ended")
-def test_a_run_that_stood_still_past_its_deadline_has_the_last_epoch_saved(bench: Bench) -> None:
+def test_run_that_stood_still_has_the_last_epoch_saved(bench: Bench) -> None:
     path = longer(bench.ready(trials=1))
     process = bench.start("run", path, "--strategy", "random", "--deadline", "80s")
     wait_for(lambda: bench.recorded('"EpochDone"') > 5, seconds=80)
@@ -100,7 +100,7 @@ def test_a_run_that_stood_still_past_its_deadline_has_the_last_epoch_saved(bench
     assert f"epoch-{bench.last_report()['best']['epoch']:05d}" == saved
 
 
-def test_instances_end_themselves_though_ec2_may_not_end_them(bench: Bench) -> None:
+def test_leases_end_instances_without_ec2(bench: Bench) -> None:
     """And credentials that expire while all is given back cost no result."""
     path = bench.ready(trials=2)
     bench.refuse("TerminateInstances", "UnauthorizedOperation", times=None)
@@ -172,7 +172,7 @@ sys.exit(17)
 
 
 @pytest.mark.walk("three minutes until a head counts as dead")
-def test_a_program_outlives_a_dead_head_and_runs_again(bench: Bench) -> None:
+def test_program_survives_a_dead_head(bench: Bench) -> None:
     """One of two instances is frozen; the other ends itself, as its cluster is gone."""
     path = bench.ready("import time; time.sleep(0.3)", trials=2, first=2, last=4)
     (bench.folder / "twice.py").write_text(TWICE)

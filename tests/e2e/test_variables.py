@@ -10,6 +10,7 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.runs.job import Job
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 KEY = "sk-7f3e9a1c-of-nobody"
 TOKEN = "hf_4dc1-of-nobody"
@@ -50,11 +51,9 @@ cloud: {{provider: local, slots: 1}}
 
 @pytest.fixture
 def experiment(bench: Bench) -> Path:
-    (bench.folder / "train.py").write_text(SCRIPT)
     (bench.folder / "token").write_text(f"{TOKEN}\n")
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT.format(train="train.py:train", token="token"))
-    return path
+    text = EXPERIMENT.format(train="train.py:train", token="token")
+    return write_experiment(bench.folder, text, SCRIPT)
 
 
 def with_text(folder: Path, *texts: str) -> Iterator[Path]:
@@ -82,7 +81,7 @@ def test_values_reach_trials_and_no_record(bench: Bench, experiment: Path) -> No
 
 
 @pytest.mark.parametrize("command", ["run", "profile", "try"])
-def test_a_missing_one_is_named_before_anything_is_rented(
+def test_missing_variable_is_refused_before_renting(
     bench: Bench, experiment: Path, command: str
 ) -> None:
     missing = bench.here(command, experiment).refused("env: WANDB_API_KEY isn't set in this")

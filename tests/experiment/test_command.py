@@ -11,6 +11,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.script.command import split_words
 from cloudtune.train.programs.program import Program
+from tests.builders.experiments import write_experiment
 
 PORT = Path(__file__).parents[2] / "examples" / "ports" / "mnist" / "command.yaml"
 FIELDS: dict[str, Any] = {
@@ -30,8 +31,7 @@ def wrong(tmp_path: Path) -> Callable[..., str]:
     (tmp_path / "main.py").write_text("pass")
 
     def error_of(**fields: Any) -> str:
-        path = tmp_path / "experiment.yaml"
-        path.write_text(json.dumps({**FIELDS, **fields}))
+        path = write_experiment(tmp_path, json.dumps({**FIELDS, **fields}))
         try:
             Experiment.load(path).check_train()
         except ExperimentError as error:
@@ -77,7 +77,7 @@ def test_a_command_passes(wrong: Callable[..., str], train: str) -> None:
         ("train.py: train", "'train.py: train' is not file.py:function"),
     ],
 )
-def test_a_wrong_command_is_refused_before_anything_is_rented(
+def test_wrong_command_is_refused_before_renting(
     wrong: Callable[..., str], train: str, message: str
 ) -> None:
     assert message in wrong(train=train)
@@ -159,7 +159,7 @@ def test_other_parts_are_refused(
     assert message in wrong(progress=progress, epochs={"max": 4})
 
 
-def test_an_experiment_in_steps_is_planned_and_shown_in_steps() -> None:
+def test_step_experiment_is_shown_in_steps() -> None:
     counted = {"progress": {"unit": "step", "every": 500}, "epochs": {"min": 500, "max": 4000}}
     experiment = Experiment(**{**FIELDS, **counted})
     assert (experiment.span.min, experiment.span.max) == (1, 8)
@@ -168,7 +168,7 @@ def test_an_experiment_in_steps_is_planned_and_shown_in_steps() -> None:
     assert experiment.scale.span(2, 8) == "501-4,000"
 
 
-def test_the_port_of_mnist_that_changes_no_line_passes() -> None:
+def test_unchanged_mnist_port_passes() -> None:
     experiment = Experiment.load(PORT)
     experiment.check_train()
     assert experiment.train_file.name == "before.py"
@@ -197,9 +197,7 @@ parser.add_argument("--amp", type=bool, default=False)
 
 
 @pytest.mark.parametrize("train", ["--amp {amp}", "--amp={amp}"])
-def test_a_false_that_would_be_true_is_refused_with_its_line(
-    wrong: Callable[..., str], tmp_path: Path, train: str
-) -> None:
+def test_misread_false_is_refused(wrong: Callable[..., str], tmp_path: Path, train: str) -> None:
     (tmp_path / "main.py").write_text(BOOLS)
     command = f"python main.py --lr {{lr}} {train}"
     search = {"lr": {"uniform": [0, 1]}, "amp": {"choice": [True, False]}}

@@ -6,12 +6,12 @@ import pytest
 
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
-from tests.experiment.test_variables import loaded
+from tests.experiment.test_variables import load
 
 
 def test_a_source_is_a_folder_or_an_address(tmp_path: Path) -> None:
     written = "data: {a: s3://bucket/sets/, b: s3://bucket, c: sets, d: ~/sets, e: /sets}"
-    experiment = loaded(tmp_path, written)
+    experiment = load(tmp_path, written)
     assert experiment.data_sources == {
         "a": "s3://bucket/sets",
         "b": "s3://bucket",
@@ -36,5 +36,5 @@ def test_a_source_is_a_folder_or_an_address(tmp_path: Path) -> None:
 )
 def test_mistakes_have_their_line(tmp_path: Path, written: str, complaint: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        loaded(tmp_path, written)
+        load(tmp_path, written)
     assert str(refused.value).startswith(f"{tmp_path}/experiment.yaml:7: {complaint}")

@@ -16,7 +16,7 @@ from cloudtune.experiment.cloud import CloudSettings
 from cloudtune.experiment.schema import Epochs, LimitSettings, MetricSettings, StrategySettings
 from cloudtune.experiment.search_space import Grid, LogUniform
 from cloudtune.experiment.spaces import sample
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import FIELDS, write_experiment
 
 DIGITS = """\
 name: digits
@@ -43,12 +43,10 @@ seed: 0
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "experiment.yaml"
-    path.write_text(DIGITS)
-    return path
+    return write_experiment(tmp_path, DIGITS)
 
 
-def refused(path: Path, **options: Any) -> list[str]:
+def refusal(path: Path, **options: Any) -> list[str]:
     """Return the lines of the message, without the folder of the file."""
     with pytest.raises(ExperimentError) as error:
         Experiment.load(path, **options)
@@ -67,7 +65,7 @@ def test_a_file_is_read(file: Path) -> None:
     assert (experiment.trials, experiment.eta, experiment.strategy.name) == (12, 3, "sha")
 
 
-def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
+def test_strategy_is_name_or_mapping(file: Path) -> None:
     text = file.read_text()
     file.write_text(text.replace("strategy: sha", "strategy: asha"))
     assert Experiment.load(file).strategy == StrategySettings(name="asha")
@@ -89,7 +87,7 @@ def test_a_strategy_is_a_name_or_a_mapping_with_options(file: Path) -> None:
 def test_unknown_choices_are_named(file: Path, given: str, line: str) -> None:
     known = {"name": ["sha", "asha"], "fleet": ["constant", "naive"]}
     file.write_text(file.read_text().replace("strategy: sha", f"strategy: {given}"))
-    [message] = refused(file, known_choices=known)
+    [message] = refusal(file, known_choices=known)
     assert message.startswith(f"experiment.yaml:11: {line}")
     file.write_text(file.read_text().replace(given, "{name: asha, fleet: 'naive:4'}"))
     assert Experiment.load(file, known_choices=known).strategy.fleet == "naive:4"
@@ -168,7 +166,7 @@ def test_options_go_before_the_file(file: Path) -> None:
     ],
 )
 def test_a_mistake_in_an_option(file: Path, option: str, value: object, message: str) -> None:
-    (line,) = refused(file, overrides={option: value}, known_instances=lambda _: {"g4dn.12xlarge"})
+    (line,) = refusal(file, overrides={option: value}, known_instances=lambda _: {"g4dn.12xlarge"})
     assert line.startswith(message)
 
 
@@ -239,7 +237,7 @@ BAD_FIELDS = [
 def test_a_mistake_is_one_line(file: Path, good: str, bad: str, message: str) -> None:
     assert good in DIGITS
     file.write_text(DIGITS.replace(good, bad, 1), encoding="utf-8")
-    lines = refused(file)
+    lines = refusal(file)
     assert any(line.startswith(f"experiment.yaml:{message}") for line in lines), lines
     assert len(lines) == 1
 
@@ -264,32 +262,32 @@ BAD_FILES = [
 @pytest.mark.parametrize(("data", "message"), BAD_FILES)
 def test_a_file_that_is_no_experiment(file: Path, data: bytes, message: str) -> None:
     file.write_bytes(data)
-    assert refused(file)[0].startswith(message)
+    assert refusal(file)[0].startswith(message)
 
 
 def test_a_file_that_is_missing_or_unreadable(tmp_path: Path) -> None:
-    assert refused(tmp_path / "no.yaml") == ["no.yaml: no such file; give the path of a YAML file"]
+    assert refusal(tmp_path / "no.yaml") == ["no.yaml: no such file; give the path of a YAML file"]
     (tmp_path / "folder").mkdir()
-    assert refused(tmp_path / "folder") == ["folder: a folder; give the YAML file inside it"]
+    assert refusal(tmp_path / "folder") == ["folder: a folder; give the YAML file inside it"]
     (tmp_path / "file").touch()
-    assert "Not a directory" in refused(tmp_path / "file" / "x.yaml")[0]
-    assert "null byte" in refused(tmp_path / "a\0b")[0]
+    assert "Not a directory" in refusal(tmp_path / "file" / "x.yaml")[0]
+    assert "null byte" in refusal(tmp_path / "a\0b")[0]
 
 
-def test_anchors_that_unfold_into_billions_of_values_are_stopped(file: Path) -> None:
+def test_yaml_bombs_are_refused(file: Path) -> None:
     levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     file.write_text("\n".join(["a0: &a0 [x]", *levels]))
-    (line,) = refused(file)
+    (line,) = refusal(file)
     assert "more than 20000 values; shorten the file" in line
 
 
-def test_a_file_that_cannot_be_an_experiment_is_not_read(file: Path) -> None:
+def test_oversized_file_is_not_read(file: Path) -> None:
     file.write_text("x: 1\n" * 250_000)
-    (line,) = refused(file)
+    (line,) = refusal(file)
     assert "more than 1 MiB, which no experiment has" in line
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_fine(file: Path) -> None:
+def test_bom_and_crlf_are_read(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf" + DIGITS.replace("\n", "\r\n").encode())
     assert Experiment.load(file).name == "digits"
 
@@ -297,7 +295,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(file: Path) -> None:
 def test_all_mistakes_come_at_once_in_file_order(file: Path) -> None:
     text = DIGITS.replace("mode: max", "mode: up").replace("eta: 3", "eta: x")
     file.write_text(text.replace("name: digits\n", ""))
-    assert [line.split(": ", 2)[:2] for line in refused(file)] == [
+    assert [line.split(": ", 2)[:2] for line in refusal(file)] == [
         ["experiment.yaml:2", "metric.mode"],
         ["experiment.yaml:9", "eta"],
     ]
@@ -314,7 +312,7 @@ def test_without_a_name_it_is_the_files(tmp_path: Path, place: str, name: str) -
     assert Experiment.load(path).name == name
 
 
-def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
+def test_python_mistake_has_field_but_no_line() -> None:
     with pytest.raises(ExperimentError) as error:
         Experiment(**{**FIELDS, "trials": 10**5000, "limits": {"budget": "-3"}, "directory": 5})
     assert str(error.value).splitlines() == [
@@ -330,17 +328,17 @@ def test_from_python_a_mistake_has_its_field_but_no_line() -> None:
     ]
 
 
-def test_an_instance_type_must_be_known_to_the_caller(file: Path) -> None:
+def test_unknown_instance_type_is_refused(file: Path) -> None:
     assert Experiment.load(file, known_instances=lambda _: ["g4dn.12xlarge"])
     file.write_text(DIGITS.replace("g4dn.12xlarge", "g4dn.12xlarg"))
     assert Experiment.load(file).cloud.instances == ("g4dn.12xlarg",)
-    assert refused(file, known_instances=lambda _: ["g4dn.12xlarge", "p3.2xlarge"]) == [
+    assert refusal(file, known_instances=lambda _: ["g4dn.12xlarge", "p3.2xlarge"]) == [
         (
             "experiment.yaml:15: cloud.instances[0]: 'g4dn.12xlarg' is not an instance type known "
             "here; allowed: g4dn.12xlarge, p3.2xlarge. Did you mean 'g4dn.12xlarge'?"
         )
     ]
-    (line,) = refused(file, known_instances=lambda _: [f"g4dn.{n}xlarge" for n in range(40)])
+    (line,) = refusal(file, known_instances=lambda _: [f"g4dn.{n}xlarge" for n in range(40)])
     assert line.endswith("40 types are known. Did you mean 'g4dn.12xlarge'?")
 
 
@@ -368,7 +366,7 @@ def check(file: Path, source: str | bytes) -> str:
         "'\\d'\ndef train(config): ...",
     ],
 )
-def test_a_training_function_is_found_without_running_the_file(file: Path, source: str) -> None:
+def test_function_is_found_without_running(file: Path, source: str) -> None:
     assert check(file, source) == ""
 
 
@@ -393,7 +391,7 @@ def test_a_training_function_is_missing(file: Path, source: str | bytes, message
     assert message in check(file, source)
 
 
-def test_a_training_file_that_is_not_there_is_reported(file: Path) -> None:
+def test_missing_training_file_is_reported(file: Path) -> None:
     (file.parent / "trian.py").touch()
     with pytest.raises(ExperimentError) as error:
         Experiment.load(file).check_train()
@@ -471,7 +469,7 @@ def test_any_text_and_option(file: Path, options: dict[str, Any], at: int, text:
 
 @given(st.text(alphabet="ab:-[]{}&*!?|>%@`'\"#,~<=. \n\t\\01_x", max_size=40))
 @settings(fuzzing, max_examples=100)
-def test_any_yaml_like_text_is_refused_in_our_words(file: Path, text: str) -> None:
+def test_yaml_errors_have_our_words(file: Path, text: str) -> None:
     file.write_text(text)
     load_or_refuse(file)
 

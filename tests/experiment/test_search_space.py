@@ -37,7 +37,7 @@ DOMAINS: list[tuple[object, Domain]] = [
 ]
 
 
-def drawn(domain: Domain, count: int = 4000) -> list[Any]:
+def draw(domain: Domain, count: int = 4000) -> list[Any]:
     return [config["x"] for config in sample({"x": domain}, count, seed=1)]
 
 
@@ -85,40 +85,40 @@ def test_what_is_wrong_is_said(written: object, message: str) -> None:
 
 
 def test_uniform_covers_its_range_evenly() -> None:
-    values = drawn(Uniform(2, 4))
+    values = draw(Uniform(2, 4))
     assert all(2 <= value <= 4 for value in values)
     assert statistics.fmean(values) == pytest.approx(3, abs=0.05)
 
 
 def test_loguniform_gives_each_order_of_magnitude_its_share() -> None:
-    values = drawn(LogUniform(1e-4, 1))
+    values = draw(LogUniform(1e-4, 1))
     assert all(1e-4 <= value <= 1 for value in values)
     assert sum(value < 1e-2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 
 
-def test_quniform_gives_clean_multiples_and_the_ends_half_as_often() -> None:
-    values = drawn(QUniform(0, 0.6, 0.1))
+def test_quniform_draws_ends_half_as_often() -> None:
+    values = draw(QUniform(0, 0.6, 0.1))
     assert sorted(set(values)) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     assert values.count(0.0) / values.count(0.3) == pytest.approx(0.5, abs=0.1)
 
 
 def test_randint_leaves_the_upper_bound_out() -> None:
-    assert set(drawn(RandInt(8, 11))) == {8, 9, 10}
+    assert set(draw(RandInt(8, 11))) == {8, 9, 10}
 
 
-def test_qloguniform_gives_clean_multiples_and_each_doubling_its_share() -> None:
-    values = drawn(QLogUniform(0.1, 102.4, 0.1))
+def test_qloguniform_gives_doublings_equal_shares() -> None:
+    values = draw(QLogUniform(0.1, 102.4, 0.1))
     assert values == [round(value, 1) for value in values]
     assert sum(value < 3.2 for value in values) / len(values) == pytest.approx(0.5, abs=0.03)
 
 
-def test_grids_are_crossed_and_gone_through_first_one_fastest() -> None:
+def test_grids_are_crossed_first_fastest() -> None:
     space: dict[str, Domain] = {"a": Grid((1, 2)), "b": Grid(("x", "y", "z")), "c": Constant(0)}
     pairs = [(config["a"], config["b"]) for config in sample(space, 100, seed=0)]
     assert pairs == [(1, "x"), (2, "x"), (1, "y"), (2, "y"), (1, "z"), (2, "z")]
 
 
-def test_a_grid_beside_a_drawn_parameter_cycles_through_all_trials() -> None:
+def test_grid_cycles_beside_drawn_parameters() -> None:
     configs = sample({"a": Grid((1, 2)), "lr": Uniform(0, 1)}, trials=5, seed=0)
     assert [config["a"] for config in configs] == [1, 2, 1, 2, 1]
     assert len({config["lr"] for config in configs}) == 5
@@ -148,7 +148,7 @@ spaces = st.dictionaries(st.text(min_size=1, max_size=3), domains, min_size=1, m
 
 
 @given(spaces, domains, st.integers(1, 12), st.integers(0, 9))
-def test_a_later_parameter_and_more_trials_keep_earlier_draws(
+def test_added_parameters_keep_earlier_draws(
     space: dict[str, Domain], added: Domain, trials: int, seed: int
 ) -> None:
     before = sample(space, trials, seed)

@@ -69,7 +69,7 @@ def is_of_a_branch(config: Mapping[str, Any]) -> bool:
     return bool(1e-5 <= config["optimizer/lr"] <= 1e-2 and names == ADAM | decay)
 
 
-def test_every_configuration_has_the_parameters_of_its_branches_alone(space: Space) -> None:
+def test_configurations_have_active_parameters_only(space: Space) -> None:
     configs = sample(space, 200, 0)
     assert all(is_of_a_branch(config) for config in configs)
     names = Counter(config["optimizer/name"] for config in configs)
@@ -84,7 +84,7 @@ def test_the_script_gets_nested_mappings() -> None:
     assert flat(inside) == config
 
 
-def test_an_added_branch_leaves_the_draws_of_the_others(space: Space, tmp_path: Path) -> None:
+def test_added_branch_keeps_other_draws(space: Space, tmp_path: Path) -> None:
     more = BRANCHING.replace("  schedule:", "  extra: {a: {uniform: [0, 1]}}\n  schedule:")
     assert more != BRANCHING
     longer = sample(Experiment.load(written(tmp_path, more)).space, 20, 3)
@@ -121,7 +121,7 @@ def test_grids_count_each_branch_with_its_own(tmp_path: Path) -> None:
         assert result == list(configs), kind
 
 
-def test_a_grid_of_branches_goes_round_the_rest_is_drawn(tmp_path: Path) -> None:
+def test_branch_grid_cycles(tmp_path: Path) -> None:
     branches = "{name: sgd, lr: {uniform: [0, 1]}}, {name: adam, b: {grid: [1]}}"
     search = f"  optimizer:\n    grid: [{branches}]\n"
     space = Experiment.load(written(tmp_path, search)).space
@@ -145,7 +145,7 @@ def goodness(config: Mapping[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_every_sampler_asks_for_its_branches_and_is_pure(space: Space, kind: str) -> None:
+def test_samplers_choose_branches_and_are_pure(space: Space, kind: str) -> None:
     def played() -> list[dict[str, object]]:
         sampler = SpaceSampler(space, kind, mode="max", seed=1)
         result = []
@@ -172,7 +172,7 @@ def test_tpe_learns_which_branch_is_good(space: Space) -> None:
     assert sum("optimizer/decay/warmup" in item for item in late) > 15
 
 
-def test_pbt_changes_what_is_active_and_keeps_its_branches(space: Space) -> None:
+def test_pbt_keeps_branches(space: Space) -> None:
     sampler = SpaceSampler(space, most=200)
     for _ in range(20):
         parent = present(sampler.ask())
@@ -186,7 +186,7 @@ def test_pbt_changes_what_is_active_and_keeps_its_branches(space: Space) -> None
         assert changed >= 3
 
 
-def test_an_earlier_run_names_configurations_of_the_good_branch(space: Space) -> None:
+def test_earlier_run_favours_good_branch(space: Space) -> None:
     axes = axes_by_size(space)
     assert axes["optimizer/name"] == ListedValues(("sgd", "adam", None))
     assert axes["optimizer/lr"] == NumberLine(1e-5, 1.0, log=True)
@@ -230,7 +230,7 @@ def test_a_mistakes_line(tmp_path: Path, search: str, line: int, field: str, exp
     assert expected in message
 
 
-def test_branches_that_differ_in_their_parameters_need_no_name() -> None:
+def test_distinct_branches_need_no_name() -> None:
     space = Space({"reg": parse_parameter({"choice": [{"l1": 0.1}, {"l2": 0.1}, None]})})
     assert {tuple(item) for item in sample(space, 50, 0)} == {("reg/l1",), ("reg/l2",), ("reg",)}
     assert all(allows(space, item) for item in sample(space, 50, 0))

@@ -8,7 +8,7 @@ from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.variables import SecretSource
 from cloudtune.infra.node.process_group import VARIABLES
-from tests.builders.experiments import small_experiment
+from tests.builders.experiments import small_experiment, write_experiment
 
 TEXT = """
 train: train.py:train
@@ -19,9 +19,8 @@ limits: {deadline: 1h}
 """
 
 
-def loaded(folder: Path, more: str) -> Experiment:
-    path = folder / "experiment.yaml"
-    path.write_text(TEXT + more)
+def load(folder: Path, more: str) -> Experiment:
+    path = write_experiment(folder, TEXT + more)
     return Experiment.load(path)
 
 
@@ -33,14 +32,14 @@ def loaded(folder: Path, more: str) -> Experiment:
     ],
 )
 def test_a_mapping_and_a_list_are_the_same(tmp_path: Path, written: str) -> None:
-    experiment = loaded(tmp_path, written)
+    experiment = load(tmp_path, written)
     assert experiment.env == {"THREADS": "4", "RATE": "0.0001", "MODE": "true", "OWN": None}
     assert Experiment.from_json(experiment.to_json()) == experiment
 
 
 def test_secrets_name_a_store(tmp_path: Path) -> None:
     written = "secrets: {A: ssm:/team/a, B: aws-secretsmanager:b#key, C: 'file:~/c#d'}"
-    assert loaded(tmp_path, written).secret_sources == {
+    assert load(tmp_path, written).secret_sources == {
         "A": SecretSource("ssm", "/team/a"),
         "B": SecretSource("aws-secretsmanager", "b", "key"),
         "C": SecretSource("file", "~/c#d"),
@@ -66,7 +65,7 @@ def test_secrets_name_a_store(tmp_path: Path) -> None:
 )
 def test_mistakes_have_their_line(tmp_path: Path, written: str, complaint: str) -> None:
     with pytest.raises(ExperimentError) as refused:
-        loaded(tmp_path, written)
+        load(tmp_path, written)
     line = 7 + written.count("\n")
     assert str(refused.value).startswith(f"{tmp_path}/experiment.yaml:{line}: {complaint}")
 

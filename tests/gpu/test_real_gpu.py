@@ -31,7 +31,7 @@ pytestmark = [
 needs_mps = pytest.mark.skipif(not shutil.which(CONTROL), reason=f"{CONTROL} is not installed")
 
 
-def test_the_zygote_has_no_cuda_its_workers_have_it() -> None:
+def test_zygote_has_no_cuda() -> None:
     result = Findings()
     with Bench(spares=True) as bench:
         bench.start("one.1", 1.0, until=1)
@@ -47,7 +47,7 @@ def test_the_zygote_has_no_cuda_its_workers_have_it() -> None:
         bench.end("two.1")
 
 
-def test_one_worker_may_have_a_process_group_of_nccl() -> None:
+def test_single_worker_may_use_nccl() -> None:
     with Bench() as bench:
         bench.start("one.1", 1.0, nccl=True)
         epoch = bench.hear("one.1", Epoch).body
@@ -57,7 +57,7 @@ def test_one_worker_may_have_a_process_group_of_nccl() -> None:
         bench.end("one.1")
 
 
-def test_two_workers_on_one_gpu_are_reported_what_to_write() -> None:
+def test_workers_on_one_gpu_get_advice() -> None:
     result = Findings()
     nccl._two_on_one(result, gpus()[0].uuid)
     assert result.failed == {}

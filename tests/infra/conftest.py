@@ -3,7 +3,6 @@
 Tests end what they launch. A test that needs an emulator of its own starts one in its tmp_path.
 """
 
-import time
 from collections.abc import Callable, Iterator
 
 import boto3
@@ -13,6 +12,7 @@ from mypy_boto3_ec2 import EC2Client
 
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.emulator.service import Emulator, ensure_emulator, stop_emulator
+from tests.bench import wait_for
 
 BOOT_SECONDS = 0.4
 
@@ -57,12 +57,5 @@ def ec2(emulator: Emulator, ec2_client: Callable[[Access], EC2Client]) -> EC2Cli
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds; fail after a minute, as loaded cores may need."""
-
-    def wait(condition: Callable[[], object], patience: float = 60.0) -> None:
-        deadline = time.monotonic() + patience
-        while not condition():
-            assert time.monotonic() < deadline, "it never came true"
-            time.sleep(0.02)
-
-    return wait
+    """Wait until a condition holds."""
+    return wait_for

@@ -99,7 +99,7 @@ def write_control(folder: Path, log: Path, *, broken: bool = False) -> None:
     _write(folder / name, text)
 
 
-def script_at(path: Path, text: str) -> Path:
+def write_script(path: Path, text: str) -> Path:
     """Write a program of some lines of shell; returns its path."""
     _write(path, f"#!/bin/sh\n{text}\n")
     return path

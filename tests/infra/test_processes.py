@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,16 +17,10 @@ from cloudtune.infra.processes import (
     is_running,
     write_atomically,
 )
+from tests.bench import wait_for
 
 FAMILY = f"sleep 300 & env -u {GROUP_VARIABLE} sleep 300 & wait"
 """A leader with a child that has its mark, and one that has lost it."""
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < give_up, "it never came to pass"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -84,7 +78,7 @@ def test_no_record_leads_to_the_kernel_or_init(pid: object, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("pid", [0, 1, -1])
-def test_none_is_in_a_group_that_can_be_none(pid: int) -> None:
+def test_empty_group_has_no_process(pid: int) -> None:
     group = ProcessGroup(pid, time.time())
     assert (group.members(), group.alive()) == ([], False)
 

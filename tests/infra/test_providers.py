@@ -22,6 +22,7 @@ from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
 from tests.aws_stand_in.account import found_by_boto3
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.contracts.provider import ProviderContract
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ class TestMoon(ProviderContract):
     refusals: ClassVar = {"NewMoon": "capacity", "FullMoon": "quota"}
 
 
-def types_of(name: str) -> Collection[str]:
+def list_types(name: str) -> Collection[str]:
     return find_provider(name).known_types()
 
 
@@ -93,9 +94,8 @@ cloud: {provider: moon, region: tranquility, max_instances: 2}
 @pytest.mark.usefixtures("moon")
 def test_an_added_cloud_is_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    path = tmp_path / "experiment.yaml"
-    path.write_text(EXPERIMENT)
-    experiment = Experiment.load(path, known_instances=types_of)
+    path = write_experiment(tmp_path, EXPERIMENT)
+    experiment = Experiment.load(path, known_instances=list_types)
     problem = build_problem(experiment, [profile({1.0: 10.0}, name="rover")])
     planned = make.make_plan(problem, Limits(3600.0, None))
     assert [offer.instance_type.name for offer in planned.plan.offers] == ["rover"]
@@ -104,7 +104,7 @@ def test_an_added_cloud_is_a_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert runner.open_cloud(experiment, pace=True).endpoint.region == "tranquility"
     assert "tranquility" in {cloud.endpoint.region for cloud in cleanup.open_clouds("tranquility")}
     with pytest.raises(ExperimentError, match="'lander' is not an instance type known here"):
-        Experiment.load(path, {"cloud.instances": ["lander"]}, known_instances=types_of)
+        Experiment.load(path, {"cloud.instances": ["lander"]}, known_instances=list_types)
     with pytest.raises(ExperimentError, match="is only for provider local"):
         Experiment.load(path.rename(tmp_path / "it.yaml"), {"cloud.slots": 2, "cloud.price": None})
 

@@ -23,7 +23,7 @@ SLEEPER = {
 }
 
 
-def test_who_uses_a_cloud_is_known_until_it_is_closed(tmp_path: Path) -> None:
+def test_cloud_is_in_use_until_closed(tmp_path: Path) -> None:
     closed: list[str] = []
     plain = Cloud(Endpoint("us-east-1"), {}, {}, lambda: closed.append("it"))
     assert not in_use(tmp_path)
@@ -59,7 +59,7 @@ def recorded_pids(instances: Path) -> list[int]:
     return [record["pid"] for record in records if record["pid"] is not None]
 
 
-def test_an_emulator_outlives_overlapping_runs_and_machines_outlive_it(
+def test_emulator_outlives_overlapping_runs(
     tmp_path: Path, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     def opened() -> Cloud:

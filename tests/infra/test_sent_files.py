@@ -15,7 +15,7 @@ def write(folder: Path, **files: str) -> None:
         path.write_text(text)
 
 
-def sent(folder: Path) -> set[str]:
+def list_sent(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in sent_files(folder)}
 
 
@@ -23,7 +23,7 @@ def test_secrets_and_caches_are_never_sent(tmp_path: Path) -> None:
     kept_back = [".env", ".env.local", "deploy.pem", ".ssh/id_rsa", "__pycache__/a.pyc", ".git/x"]
     files = ["train.py", ".env.example", "keys.py", "data/a.csv"]
     write(tmp_path, **dict.fromkeys([*kept_back, *files], "x"))
-    assert sent(tmp_path) == set(files)
+    assert list_sent(tmp_path) == set(files)
     assert secrets_in(tmp_path) == [".env", ".env.local", "deploy.pem"]
 
 
@@ -42,13 +42,13 @@ def test_what_gitignore_files_name_stays_here(tmp_path: Path) -> None:
         },
     )
     kept = {".gitignore", "sub/.gitignore", "sub/big.bin", "sub/kept.csv", "a.csv"}
-    assert sent(tmp_path) == kept
+    assert list_sent(tmp_path) == kept
 
 
-def test_the_ignore_file_adds_patterns_and_lets_a_secret_through(tmp_path: Path) -> None:
+def test_ignore_file_adds_and_lifts_patterns(tmp_path: Path) -> None:
     ignore = "wandb/\n!.env\n"
     write(tmp_path, **{".cloudtuneignore": ignore, ".env": "", "wandb/x": "", "train.py": ""})
-    assert sent(tmp_path) == {".cloudtuneignore", ".env", "train.py"}
+    assert list_sent(tmp_path) == {".cloudtuneignore", ".env", "train.py"}
     assert secrets_in(tmp_path) == []
 
 
@@ -82,7 +82,7 @@ def test_the_ignore_file_brings_back_what_git_hides(
     hidden = ["data/train.csv", "data/deep/a.csv", "other/b.csv", "data/__pycache__/x", "data/.env"]
     write(tmp_path, **dict.fromkeys(hidden, ""))
     write(tmp_path, **{".gitignore": "data/\nother/\n", ".cloudtuneignore": ignore})
-    assert sent(tmp_path) == {".gitignore", ".cloudtuneignore"} | found
+    assert list_sent(tmp_path) == {".gitignore", ".cloudtuneignore"} | found
 
 
 def test_too_much_is_refused_by_name(tmp_path: Path) -> None:

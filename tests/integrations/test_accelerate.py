@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloudtune.infra.node.messages import Epoch, Training
-from tests.one_node import Node, part_of, reports
+from tests.one_node import Node, make_part, reports
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -50,11 +50,11 @@ def test_the_recipe_trains_at_each_width(tmp_path: Path, monkeypatch: pytest.Mon
     result = Training("train.py:train", "val_accuracy", "max", 3, store, 0)
     node = Node(tmp_path, result, spares=False)
     try:
-        node.agent.start(part_of("a.1", 1.0, until=2))
+        node.agent.start(make_part("a.1", 1.0, until=2))
         first, second = (reports(node.hear("a.1", Epoch, 240.0))[0] for _ in range(2))
         node.agent.stop("a.1")
         node.hear("a.1")
-        node.agent.start(part_of("a.2", 2.0, until=2, checkpoint=first["checkpoint"]))
+        node.agent.start(make_part("a.2", 2.0, until=2, checkpoint=first["checkpoint"]))
         (wider,) = reports(node.hear("a.2", Epoch, 240.0))
         node.agent.stop("a.2")
         node.hear("a.2")

@@ -14,7 +14,7 @@ import torch
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.node.messages import Epoch, Training
-from tests.one_node import Node, part_of, reports
+from tests.one_node import Node, make_part, reports
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -35,7 +35,7 @@ def experiment(name: str) -> Experiment:
     return Experiment.load(PORTS / name / "experiment.yaml")
 
 
-def lines_changed(name: str) -> tuple[int, int]:
+def count_changes(name: str) -> tuple[int, int]:
     """Count the lines that a port adds and takes away."""
     before, after = (
         (PORTS / name / f"{which}.py").read_text().splitlines() for which in ("before", "after")
@@ -49,9 +49,9 @@ def test_every_port_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_page_counts_the_lines_that_each_port_changes(name: str) -> None:
+def test_page_counts_changed_lines(name: str) -> None:
     page = (ROOT / "docs" / "scripts.md").read_text("utf-8")
-    added, removed = lines_changed(name)
+    added, removed = count_changes(name)
     assert re.search(rf"\(\.\./examples/ports/{name}/.*\| \+{added} −{removed} \|", page)
 
 
@@ -61,7 +61,7 @@ def test_a_port_passes_the_look_at_its_names(name: str) -> None:
     experiment(name).check_train()
 
 
-def test_ray_s_loop_is_refused_before_its_import_changes() -> None:
+def test_ray_loop_is_refused() -> None:
     asked = {"train": "before.py:train_func_per_worker"}
     old = Experiment.load(PORTS / "fashion_mnist" / "experiment.yaml", asked)
     with pytest.raises(ExperimentError) as caught:
@@ -94,7 +94,7 @@ def node(
     made.agent.close()
 
 
-def epoch_of(node: Node, session: str) -> dict[str, Any]:
+def read_epoch(node: Node, session: str) -> dict[str, Any]:
     reported = node.hear(session, Epoch, 240.0)  # Lightning is 10 s of imports on a free core
     assert reported, node.log(session)
     (report,) = reports(reported)
@@ -105,19 +105,21 @@ def epoch_of(node: Node, session: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("node", "name"), [(name, name) for name in CONFIGS], indirect=["node"], ids=list(CONFIGS)
 )
-def test_a_port_trains_and_goes_on_wider_from_its_checkpoint(node: Node, name: str) -> None:
+def test_ports_resume_wider(node: Node, name: str) -> None:
     metric = experiment(name).metric.name
-    node.agent.start(part_of("a.1", 1.0, until=1, **CONFIGS[name]))
-    first = epoch_of(node, "a.1")
+    node.agent.start(make_part("a.1", 1.0, until=1, **CONFIGS[name]))
+    first = read_epoch(node, "a.1")
     node.agent.grant("a.1", 2)
-    second = epoch_of(node, "a.1")
+    second = read_epoch(node, "a.1")
     assert [first["epoch"], second["epoch"]] == [1, 2]
     assert first["checkpoint"] is not None
     node.agent.stop("a.1")
     node.hear("a.1")
 
-    node.agent.start(part_of("a.2", 2.0, until=2, checkpoint=first["checkpoint"], **CONFIGS[name]))
-    wider = epoch_of(node, "a.2")
+    node.agent.start(
+        make_part("a.2", 2.0, until=2, checkpoint=first["checkpoint"], **CONFIGS[name])
+    )
+    wider = read_epoch(node, "a.2")
     assert (wider["epoch"], wider["in_sync"]) == (2, True)
     assert wider["checkpoint"] is not None
     if name in SAME_AT_ANY_WIDTH:
@@ -127,7 +129,7 @@ def test_a_port_trains_and_goes_on_wider_from_its_checkpoint(node: Node, name: s
         names = torch.load(file).get("model", {})
         assert not [item for item in names if item.startswith("module.")], "names of one width"
     node.agent.grant("a.2", 3)
-    assert epoch_of(node, "a.2")["epoch"] == 3
+    assert read_epoch(node, "a.2")["epoch"] == 3
     node.agent.stop("a.2")
     node.hear("a.2")
     logs = node.log("a.1") + node.log("a.2") + node.log("a.2", 1)

@@ -48,14 +48,14 @@ def test_a_wide_trial_takes_whole_empty_instances() -> None:
     assert place(1.5, 1, free(a=1, b=1)) == (Slice("a", 0.75, 0), Slice("b", 0.75, 0))
 
 
-def test_a_share_goes_on_the_fullest_gpu_that_has_room() -> None:
+def test_shares_fill_the_fullest_gpu() -> None:
     left = rooms({"a": 4, "b": 4}, [Slice("a", 0.5, 0), Slice("b", 0.25, 0), Slice("b", 0.6, 2)])
     assert place(0.25, 4, left) == (Slice("b", 0.25, 2),)
     assert place(0.5, 4, left) == (Slice("a", 0.5, 0),)
     assert place(0.9, 4, left) == (Slice("b", 0.9, 1),), "the lowest number that is free"
 
 
-def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+def test_f12_halves_share_a_gpu() -> None:
     left, result = {"a": Room(2)}, []
     while (placed := place(0.5, 2, left)) is not None:
         left["a"].take(placed[0])

@@ -33,7 +33,7 @@ def test_the_best_comes_first_and_nan_last(mode: Mode, order: list[float]) -> No
     assert not better(mode, 0.5, 0.5), "the first one found stays"
 
 
-def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
+def test_saved_result_beats_unsaved() -> None:
     record = Record("max")
     record.offer(BestResult("a", 1, 0.9, None))
     record.offer(BestResult("b", 1, 0.2, "b/1"))
@@ -45,7 +45,7 @@ def test_a_result_that_was_saved_beats_any_that_was_not() -> None:
     assert record.seen == BestResult("c", 1, 0.95, None)
 
 
-def test_a_trial_that_is_dropped_leaves_its_place_to_the_next() -> None:
+def test_dropped_trial_yields_its_place() -> None:
     record = Record("max")
     results = [BestResult(n, e, m, c) for n, e, m, c in (
         ("a", 1, 0.9, "a/1"), ("b", 1, 0.2, "b/1"), ("b", 2, 0.7, None), ("c", 1, 0.3, "c/1")
@@ -59,7 +59,7 @@ def test_a_trial_that_is_dropped_leaves_its_place_to_the_next() -> None:
     assert record.best == results[1]
 
 
-def test_every_ending_has_an_exit_code_of_its_own() -> None:
+def test_endings_have_own_exit_codes() -> None:
     codes = {reason: reason.exit_code for reason in EndReason}
     assert codes[EndReason.DONE] == 0
     assert len(set(codes.values())) == len(EndReason)
@@ -78,7 +78,7 @@ CHANGES: tuple[Status, ...] = ("training", "at rung", "stopping")
         max_size=60,
     )
 )
-def test_counts_of_live_trials_match_a_pass_over_them(
+def test_live_counts_match_a_pass(
     steps: list[tuple[int, Literal["training", "at rung", "stopping", "over"], float]],
 ) -> None:
     live = LiveTrials()

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["90", "1.5", "1e3", "+90"])
-def test_a_bare_number_is_refused_and_the_units_are_named(text: str) -> None:
+def test_bare_number_names_the_units(text: str) -> None:
     number = text.removeprefix("+")
     with pytest.raises(UsageError, match="has no unit") as refused:
         units.parse_seconds(text)
@@ -35,13 +36,13 @@ def test_a_bare_number_is_refused_and_the_units_are_named(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2 weeks", "30m1h", "2h-5m", "٣h", "nan", "inf"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_other_durations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a duration; write a positive one such as 90s"):
         units.parse_seconds(text)
 
 
 @pytest.mark.parametrize("text", ["0s", "0h0m", "1e999h", "-5", "-1.5"])
-def test_a_duration_is_positive_and_finite(text: str) -> None:
+def test_durations_are_positive_and_finite(text: str) -> None:
     with pytest.raises(UsageError, match="is not a positive duration"):
         units.parse_seconds(text)
 
@@ -82,42 +83,31 @@ def test_what_is_no_positive_amount_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("show", "value", "text"),
     [
-        (0.04, "0.04s"),
-        (12.34, "12.3s"),
-        (59.96, "1m"),
-        (65, "1m 5s"),
-        (270, "4m 30s"),
-        (4205, "1h 10m"),
-        (93600, "26h"),
-        (-270, "-4m 30s"),
+        (units.format_seconds, 0.04, "0.04s"),
+        (units.format_seconds, 12.34, "12.3s"),
+        (units.format_seconds, 59.96, "1m"),
+        (units.format_seconds, 65, "1m 5s"),
+        (units.format_seconds, 270, "4m 30s"),
+        (units.format_seconds, 4205, "1h 10m"),
+        (units.format_seconds, 93600, "26h"),
+        (units.format_seconds, -270, "-4m 30s"),
+        (units.format_clock, 0, "0:00"),
+        (units.format_clock, 65, "1:05"),
+        (units.format_clock, 3725, "1:02:05"),
+        (units.format_clock, 59.6, "1:00"),
+        (units.format_clock, -65, "-1:05"),
+        (units.format_clock, -0.2, "0:00"),
+        (units.format_dollars, 0.4172, "$0.42"),
+        (units.format_dollars, 0.004, "$0.004"),
+        (units.format_dollars, 0.0001, "<$0.001"),
+        (units.format_dollars, 1200.5, "$1,200.50"),
+        (units.format_dollars, -0.42, "-$0.42"),
     ],
 )
-def test_seconds_for_people(seconds: float, text: str) -> None:
-    assert units.format_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0:00"), (65, "1:05"), (3725, "1:02:05"), (59.6, "1:00"), (-65, "-1:05"), (-0.2, "0:00")],
-)
-def test_seconds_on_a_clock(seconds: float, text: str) -> None:
-    assert units.format_clock(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("dollars", "text"),
-    [
-        (0.4172, "$0.42"),
-        (0.004, "$0.004"),
-        (0.0001, "<$0.001"),
-        (1200.5, "$1,200.50"),
-        (-0.42, "-$0.42"),
-    ],
-)
-def test_dollars_for_people(dollars: float, text: str) -> None:
-    assert units.format_dollars(dollars) == text
+def test_numbers_for_people(show: Callable[[float], str], value: float, text: str) -> None:
+    assert show(value) == text
 
 
 @given(st.floats(min_value=0.01, max_value=1e9))

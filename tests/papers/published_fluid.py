@@ -94,7 +94,7 @@ class _Trial:
         self.width = sum(len(gpus) for name, gpus in resources.items() if "custom" in name)
 
 
-def published(clone: Path) -> list[Any]:
+def load_published(clone: Path) -> list[Any]:
     """Return the modules `fluid.fluid_executor` and `fluid.scheduler`, with stand-ins for Ray."""
     names = "durable_trainable error logger ray_trial_executor resources result schedulers"
     names += " schedulers.trial_scheduler trainable trial trial_executor"
@@ -232,7 +232,7 @@ class Band:
 
 
 def main() -> None:
-    executor, scheduler = published(Path(sys.argv[1]))
+    executor, scheduler = load_published(Path(sys.argv[1]))
     with contextlib.redirect_stdout(StringIO()):  # it prints what it does
         lines = [shares(executor, seed) for seed in range(GROUPS)]
         lines += [Band(scheduler, Game(seed)).play() for seed in range(GAMES)]

@@ -55,7 +55,7 @@ def names(count: int) -> str:
     return string.ascii_lowercase[:count]
 
 
-def played(player: Player, seed: int) -> str:
+def play(player: Player, seed: int) -> str:
     """Play a game; return which trials began ("c") and which left their place ("C"), in order."""
     luck = random.Random(seed + 1_000_000)
     game = rules(seed)
@@ -132,7 +132,7 @@ class _AsDecided:
         pass
 
 
-def published(clone: Path) -> Any:
+def load_published(clone: Path) -> Any:
     """Return the published module `hypersched.tune.hypersched`, with stand-ins for what it uses."""
     scheduler = SimpleNamespace(CONTINUE="CONTINUE", PAUSE="PAUSE", STOP="STOP")
     stands: dict[str, dict[str, Any]] = {
@@ -193,8 +193,8 @@ class Published:
 
 
 def main() -> None:
-    module = published(Path(sys.argv[1]))
-    games = [played(Published(module, seed), seed) for seed in range(COUNT)]
+    module = load_published(Path(sys.argv[1]))
+    games = [play(Published(module, seed), seed) for seed in range(COUNT)]
     GAMES.write_text("".join(f"{game}\n" for game in games), encoding="utf-8")
 
 

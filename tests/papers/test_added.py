@@ -63,7 +63,7 @@ def site(tmp_path: Path) -> Path:
     return about.parent
 
 
-def called(site: Path, *words: str, strategy: str) -> subprocess.CompletedProcess[str]:
+def run_command(site: Path, *words: str, strategy: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that finds the package, on an experiment with a strategy."""
     folder = site.parent
     for name in ("train.py", "profile.json"):
@@ -81,17 +81,17 @@ def called(site: Path, *words: str, strategy: str) -> subprocess.CompletedProces
     )
 
 
-def test_a_strategy_and_an_allocator_of_a_package_are_planned(site: Path) -> None:
+def test_package_strategy_and_allocator_are_planned(site: Path) -> None:
     chosen = "{name: brief, allocator: pairs, sampler: ours}"
-    done = called(site, "plan", "experiment.yaml", "-o", "json", strategy=chosen)
+    done = run_command(site, "plan", "experiment.yaml", "-o", "json", strategy=chosen)
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)["plan"]
     assert (plan["strategy"], plan["allocator"]) == ("brief", "pairs")
 
 
-def test_a_strategy_of_a_package_is_named_on_the_command_line(site: Path) -> None:
+def test_package_strategy_works_on_command_line(site: Path) -> None:
     words = ("plan", "experiment.yaml", "--strategy", "brief")
-    done = called(site, *words, strategy="asha")
+    done = run_command(site, *words, strategy="asha")
     assert done.returncode == 0, done.stderr
     assert "ours alone" in done.stdout
 
@@ -103,7 +103,7 @@ def test_a_sampler_of_a_package_gives_the_trials(site: Path) -> None:
         "sampler = make_sampler(Experiment.load('experiment.yaml'))\n"
         "print(sampler.ask().id)\n"
     )
-    called(site, "--version", strategy="{name: brief, sampler: ours}")
+    run_command(site, "--version", strategy="{name: brief, sampler: ours}")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -117,27 +117,27 @@ def test_a_sampler_of_a_package_gives_the_trials(site: Path) -> None:
 
 
 def test_a_provider_of_a_package_is_an_option(site: Path) -> None:
-    done = called(site, "plan", "experiment.yaml", "--provider", "venus", strategy="asha")
+    done = run_command(site, "plan", "experiment.yaml", "--provider", "venus", strategy="asha")
     assert "'venus' is not one of" in done.stderr
-    done = called(site, "plan", "experiment.yaml", "--provider", "moon", strategy="asha")
+    done = run_command(site, "plan", "experiment.yaml", "--provider", "moon", strategy="asha")
     assert "is not one of" not in done.stderr
 
 
 def test_a_package_that_cant_be_imported_is_named(site: Path) -> None:
-    done = called(site, "plan", "experiment.yaml", strategy="broken")
+    done = run_command(site, "plan", "experiment.yaml", strategy="broken")
     assert done.returncode == 2
     assert "brief-package adds 'broken' to cloudtune.strategies" in done.stderr
     assert "no_such_package" in done.stderr
 
 
 def test_a_name_of_another_kind_is_named(site: Path) -> None:
-    done = called(site, "plan", "experiment.yaml", strategy="odd")
+    done = run_command(site, "plan", "experiment.yaml", strategy="odd")
     assert done.returncode == 2
     assert "but brief_package:PAIRS is of type AllocatorEntry, not StrategyEntry" in done.stderr
 
 
 def test_a_name_of_the_core_stays_the_cores(site: Path) -> None:
-    done = called(site, "plan", "experiment.yaml", strategy="sha")
+    done = run_command(site, "plan", "experiment.yaml", strategy="sha")
     assert done.returncode == 0, done.stderr
     assert "ours alone" not in done.stdout
 

@@ -79,7 +79,7 @@ def test_f05_repaired_always(heights: list[float], count: int, packed: int, wide
 
 
 @pytest.mark.parametrize("packed", [4, 8])
-def test_f05_published_may_exceed_the_bound_by_its_packing(packed: int) -> None:
+def test_f05_published_may_exceed_the_bound(packed: int) -> None:
     """Three trials on three GPUs, one a hair below its share: packed by c all the same."""
     heights = [1.0 + 1e-6, 1.0 - 1e-6, 1.0]
     widths = static_fluid(heights, 3, packed, 1, narrow=narrowest)
@@ -96,12 +96,12 @@ def test_f06_a_trial_grows_only_if_done_sooner() -> None:
     assert not scales_up(10.0, 5.0, 1000.0), "a dear resize changes nothing"
 
 
-def test_f07_a_trial_shrinks_only_if_that_saves_gpu_seconds() -> None:
+def test_f07_shrinking_saves_gpu_seconds() -> None:
     assert scales_down(4.0, 10.0, 1.0, 30.0, 9.0)
     assert not scales_down(4.0, 10.0, 1.0, 30.0, 10.0)
     assert not scales_down(2.0, 10.0, 1.0, 20.0, 0.0), "of a linear one it never does"
 
 
-def test_a_group_without_work_has_a_width_all_the_same() -> None:
+def test_idle_group_has_a_width() -> None:
     assert static_fluid([0.0, 0.0], 4, 2, 4) == [1.0, 1.0]
     assert static_fluid([], 4, 2, 4) == []

@@ -23,7 +23,7 @@ FREE = profile(LINEAR, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
 GRID = by_name("grid", max_epochs=100)
 
 
-def named(name: str) -> Allocator:
+def make_allocator(name: str) -> Allocator:
     return ALLOCATORS[name].build(None)  # type: ignore[arg-type]
 
 
@@ -45,7 +45,7 @@ def ends(played: Played) -> float:
     return max(e.event.at for e in played.entries if isinstance(e.event, EpochDone))
 
 
-def test_f01_a_group_holds_trials_each_with_a_budget() -> None:
+def test_f01_groups_hold_budgeted_trials() -> None:
     trial = Trial("t0", {})
     assert TrialGroup("g", (Task(trial, 3),)).tasks[0].until == 3
     with pytest.raises(ValueError, match="holds no trial"):
@@ -73,7 +73,9 @@ def test_f03_the_golden_toy_as_a_run() -> None:
 def test_f04_the_longest_begin_first(name: str) -> None:
     """Two GPUs: both short ones and then the long one would take 30 s."""
     alone = profile({1.0: 1.0}, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
-    three = game([10, 10, 20], allocator=lambda: named(name), offer=offer(2), profile=alone)
+    three = game(
+        [10, 10, 20], allocator=lambda: make_allocator(name), offer=offer(2), profile=alone
+    )
     assert ends(play(three, GRID)) == pytest.approx(20.0)
     as_given = play(three.but(allocator=SameWidth), GRID)
     assert ends(as_given) == pytest.approx(30.0)
@@ -94,7 +96,7 @@ def test_f08_it_plans_when_trials_or_gpus_change(budgets: list[int], plannings: 
     assert allocator.plannings == plannings, f"{played.policy.resizes} resizes count for none"
 
 
-def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
+def test_f09_freed_gpus_are_shared() -> None:
     """One and three GPUs by their shares of five; one is idle, and then those of who is done."""
     static = play(game([10, 30], allocator=StaticFluid), GRID)
     dynamic = play(game([10, 30], allocator=DynamicFluid), GRID)
@@ -103,7 +105,7 @@ def test_f09_freed_gpus_go_to_those_that_are_left() -> None:
     assert ends(dynamic) < ends(static)
 
 
-def test_f10_published_an_unprofiled_trial_begins_at_one_gpu() -> None:
+def test_f10_unprofiled_trial_gets_one_gpu() -> None:
     played = play(game([30, 30], allocator=PublishedDynamicFluid), GRID)
     assert all(result[0] == 1.0 for result in widths(played).values())
     assert any(result[-1] > 1.0 for result in widths(played).values()), "then by what it measured"
@@ -122,7 +124,7 @@ def test_f11_times_are_converted_by_the_curve() -> None:
     assert first.count(0.5) == 10
 
 
-def test_f18_a_failed_trials_gpus_go_to_the_others() -> None:
+def test_f18_failed_trials_gpus_are_shared() -> None:
     def trouble(trial: str, _session: int, epoch: int) -> str:
         return "failed" if (trial, epoch) == ("t00", 2) else ""
 
@@ -146,9 +148,9 @@ def test_f02_survivors_of_a_rung_are_a_group(kind: Callable[[], Allocator]) -> N
     assert sorted(played.epochs.values()) == [1] * 6 + [3] * 2 + [9]
 
 
-def test_f20_as_published_longest_is_time_at_one_gpu() -> None:
+def test_f20_longest_at_one_gpu() -> None:
     """On one and three of five GPUs 30 epochs end sooner than 20, and are longer at one GPU."""
-    idle = game([20, 30], allocator=lambda: named("dynamic-fluid:published-idle"))
+    idle = game([20, 30], allocator=lambda: make_allocator("dynamic-fluid:published-idle"))
     beside = [(s.trial, s.width) for s in play(idle, GRID).starts if s.start_epoch < 15]
     assert ("t01", 4.0) in beside
     assert ("t00", 2.0) not in beside
@@ -160,7 +162,7 @@ def test_f21_no_more_run_at_once_than_may() -> None:
     assert sorted(played.epochs.values()) == [5] * 10
 
 
-def test_f14_no_epoch_is_trained_twice_for_a_resize() -> None:
+def test_f14_resize_repeats_no_epoch() -> None:
     played = play(game([10, 20], allocator=DynamicFluid), GRID)
     later = [start for start in played.starts if start.trial == "t00"][1:]
     assert later

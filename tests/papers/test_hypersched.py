@@ -59,10 +59,10 @@ class TestKillingHyperSched(StrategyContract):
     name = "hypersched"
 
     def build(self, sampler: Sampler, game: Setting) -> Strategy:
-        return hypersched(max_epochs=9, eta=3, switches=KILLING)(sampler, game)
+        return make_hypersched(max_epochs=9, eta=3, switches=KILLING)(sampler, game)
 
 
-def hypersched(**options: object) -> Build:
+def make_hypersched(**options: object) -> Build:
     """Return a way to build the strategy; its last epoch is 100 and eta 2, unless set otherwise."""
 
     def build(sampler: Sampler, game: Setting) -> HyperSched:
@@ -78,7 +78,7 @@ def test_h1_trials_are_compared_at_powers_of_eta(epoch: int) -> None:
     known: dict[str, TrialProgress] = {}
     plenty = {"seconds_left": math.inf, "setups": [], "limits": Limits(1000.0, None)}
     view = cast("View", SimpleNamespace(mode="max", trials=known, **plenty))
-    build = hypersched(min_epochs=2, max_epochs=200, eta=4)
+    build = make_hypersched(min_epochs=2, max_epochs=200, eta=4)
     strategy = build(Given(trials(9)), Setting(12))
 
     def says(name: str, at: int, metric: float) -> Decision:
@@ -94,7 +94,7 @@ def test_h1_trials_are_compared_at_powers_of_eta(epoch: int) -> None:
     assert (said[-1] is Verdict.PAUSE) == (epoch in {2, 8, 32, 128})
 
 
-def test_h4_a_paused_trial_goes_on_with_its_atoms() -> None:
+def test_h4_paused_trial_keeps_its_atoms() -> None:
     """Three on eight GPUs: the second is paused again and again, and there is nothing new."""
     game = replace(ONE_BY_ONE, caps={}, limits=Limits(600.0), trials=3)
     played = play(game, by_name("hypersched", max_epochs=100, eta=2))
@@ -139,7 +139,7 @@ ONE_BY_ONE = Setting(
 
 
 def test_h18_the_winner_grows_as_the_others_end() -> None:
-    played = play(ONE_BY_ONE, hypersched(min_epochs=1000, max_epochs=1000))
+    played = play(ONE_BY_ONE, make_hypersched(min_epochs=1000, max_epochs=1000))
     assert widths(played, "t00") == [1.0, 2.0, 3.0, 4.0, 8.0]
     assert played.policy.resizes > 4
 
@@ -153,7 +153,7 @@ def test_h11_growth_waits_until_the_gpus_are_free() -> None:
         allocator=lambda: HyperSchedAllocator(policy="TOP_JOB"),
         offer=offer(4),
     )
-    played = play(game, hypersched(min_epochs=1000, max_epochs=40))
+    played = play(game, make_hypersched(min_epochs=1000, max_epochs=40))
     assert widths(played, "t00") == [1.0, 4.0]
     grown = next(e for e in played.entries for c in e.commands if _starts(c, "t00.2"))
     ended = [
@@ -170,7 +170,7 @@ def _starts(command: object, session: str) -> bool:
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))
-def test_h8_h11_no_policy_takes_more_than_there_is(policy: str) -> None:
+def test_h8_h11_no_policy_overdraws(policy: str) -> None:
     """The policy checks at each event that no GPU is given twice."""
     game = replace(
         ONE_BY_ONE,
@@ -179,7 +179,7 @@ def test_h8_h11_no_policy_takes_more_than_there_is(policy: str) -> None:
         limits=Limits(600.0, None),
         allocator=lambda: HyperSchedAllocator(policy=policy, seed=3, recharge=1),
     )
-    played = play(game, hypersched(max_epochs=60))
+    played = play(game, make_hypersched(max_epochs=60))
     assert played.policy.ending is EndReason.DONE
     assert (played.policy.resizes > 0) == (policy != "NONE")
 
@@ -187,7 +187,7 @@ def test_h8_h11_no_policy_takes_more_than_there_is(policy: str) -> None:
 @pytest.mark.parametrize("deadline", [90.0, 200.0, 700.0])
 def test_h15_nothing_runs_after_the_deadline(deadline: float) -> None:
     game = replace(ONE_BY_ONE, trials=40, metric=None, limits=Limits(deadline, None))
-    played = play(game, hypersched(min_epochs=2, eta=4))
+    played = play(game, make_hypersched(min_epochs=2, eta=4))
     seconds, _ = played.bill()
     assert seconds <= deadline
     assert not played.policy.state.running

@@ -201,7 +201,7 @@ def test_an_atom_that_was_not_measured_is_refused(tmp_path: Path) -> None:
         make_policy(wanted, SETTING.rentables, Limits(1000.0))
 
 
-def test_h20_an_atom_of_two_gpus_in_a_run(tmp_path: Path) -> None:
+def test_h20_atom_of_two_gpus(tmp_path: Path) -> None:
     """Each trial begins with two GPUs and grows by two."""
     wanted = experiment(tmp_path, "atom: 2")
     played = play(

@@ -23,7 +23,7 @@ def test_equal_records_all_pass() -> None:
     assert all(alike.passes(f"t{n}") for n in range(7))
 
 
-def test_by_rank_the_best_floor_of_n_over_eta_pass() -> None:
+def test_rank_rule_passes_floor_n_over_eta() -> None:
     ranked = rung(0.5, 0.4, 0.3, 0.9, 0.1, 0.2, 0.0, 0.8, eta=4, ranked=True)
     assert [n for n in range(8) if ranked.passes(f"t{n}")] == [3, 7]
 
@@ -42,7 +42,7 @@ def test_h13_overhead_follows_the_setups_as_they_come() -> None:
         assert overhead.seconds(view) == pytest.approx(expected)
 
 
-def test_before_an_epoch_something_starts_whatever_time_is_left() -> None:
+def test_first_start_ignores_remaining_time() -> None:
     admission = Admission(max_epochs=64, eta=4, atom=1.0, switches=Switches())
     view = cast("View", SimpleNamespace(setups=[], seconds_left=0.5))
     assert admission.admits(view)

@@ -156,7 +156,7 @@ def test_h10_shrinking_needs_no_gain() -> None:
     assert shares(Stand(wide, 0.1, [50.0]))[0] == 4.0
 
 
-def test_h10_one_resize_in_six_results_since_the_last_start() -> None:
+def test_h10_resizes_every_six_results() -> None:
     allocator, best = HyperSchedAllocator(), trial("a", 1.0)
     stand, result = Stand([best]), []
     for session, epoch in [*((1, e) for e in range(1, 8)), *((2, e) for e in range(8, 15))]:
@@ -173,6 +173,6 @@ def test_h14_speed_is_interpolated_and_clamped() -> None:
     assert result == pytest.approx([1.0, 1.0, 1.870, 2.6455, 4.5095, 5.598, 5.598])
 
 
-def test_h17_where_less_is_better_the_least_is_best() -> None:
+def test_h17_least_metric_is_best() -> None:
     stand = Stand([trial("a", 0.1), trial("b", 0.9), trial("c", None)], mode="min")
     assert shares(stand, ready(policy="TOP_JOB")) == [6.0, 1.0, 1.0]

@@ -19,7 +19,7 @@ GROUPS, GAMES = theirs.GROUPS, theirs.GAMES
 RECORDED = theirs.DECISIONS.read_text(encoding="utf-8").splitlines()
 
 
-def named(name: str) -> Any:
+def make_allocator(name: str) -> Any:
     return ALLOCATORS[name].build(None)  # type: ignore[arg-type]
 
 
@@ -39,11 +39,11 @@ def shares(seed: int) -> str:
         until=lambda _: 1,
         epoch_seconds=lambda name, _offer, width: seconds[name] / width,
     )
-    allocator = named("static-fluid:published")
+    allocator = make_allocator("static-fluid:published")
     return "".join(f"{allocator.resized(view, trial):g}" for trial in group)
 
 
-def halved(game: theirs.Game) -> str:
+def play_halving(game: theirs.Game) -> str:
     """Play a game in virtual time, where resizes seem so dear that none by F6 or F7 pays."""
     curve = {float(width): 1 / width for width in range(1, theirs.WIDEST + 1)}
     free = profile(curve, start=0.0, resize=0.0, boot=0.0, launch=0.0, release=0.0)
@@ -56,7 +56,7 @@ def halved(game: theirs.Game) -> str:
         max_instances=1,
         profile=dear,
         real=(Rentable(offer(game.count), free, 1),),
-        allocator=lambda: named("dynamic-fluid:published-idle"),
+        allocator=lambda: make_allocator("dynamic-fluid:published-idle"),
     )
     rungs = {"eta": game.eta, "min_epochs": game.first, "max_epochs": game.last}
     played = play(setting, by_name("halving", trials=game.count, **rungs))
@@ -65,11 +65,11 @@ def halved(game: theirs.Game) -> str:
     return theirs.line([trained[it.session] for it in events if isinstance(it, EpochDone)])
 
 
-def test_f04_groups_have_the_widths_of_the_published_code() -> None:
+def test_f04_widths_equal_published_code() -> None:
     assert [shares(seed) for seed in range(GROUPS)] == RECORDED[:GROUPS]
 
 
-def test_f19_f20_games_go_as_in_the_published_code() -> None:
+def test_f19_f20_games_equal_published_code() -> None:
     """Which trial trains its next epoch how wide, in order: 6,566 epochs."""
-    ours = [halved(theirs.Game(seed)) for seed in range(GAMES)]
+    ours = [play_halving(theirs.Game(seed)) for seed in range(GAMES)]
     assert ours == RECORDED[GROUPS:]

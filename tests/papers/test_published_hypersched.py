@@ -8,7 +8,7 @@ from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial, TrialId
 from cloudtune.papers.hypersched import HyperSched
 from cloudtune.strategies.base import Go, Verdict
-from tests.papers.published_hypersched import COUNT, GAMES, Took, names, played, rules
+from tests.papers.published_hypersched import COUNT, GAMES, Took, names, play, rules
 
 
 class Ours:
@@ -78,12 +78,12 @@ class Listed:
         raise NotImplementedError(trials)
 
 
-def test_h2_h3_h4_h5_h6_published_code_decides_the_same() -> None:
+def test_h2_h3_h4_h5_h6_equal_published_code() -> None:
     recorded = GAMES.read_text(encoding="utf-8").splitlines()
     assert len(recorded) == COUNT
     others = {
         seed: (game, ours)
         for seed, game in enumerate(recorded)
-        if (ours := played(Ours(seed), seed)) != game
+        if (ours := play(Ours(seed), seed)) != game
     }
     assert not others

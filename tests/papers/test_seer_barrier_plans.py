@@ -26,21 +26,21 @@ def asking(setting: Setting, limits: Limits) -> Ask:
     return ask
 
 
-def planned(setting: Setting, limits: Limits, most: int = 40) -> Explored:
+def explore_setting(setting: Setting, limits: Limits, most: int = 40) -> Explored:
     ask = asking(setting, limits)
     return explore(ExactPlanner(), ask, max_trials=most, max_epochs=setting.max_epochs)
 
 
-def plan_of(request: PlanRequest) -> Plan | None:
+def find_plan(request: PlanRequest) -> Plan | None:
     try:
         return ExactPlanner().plan(request)
     except InfeasibleError:
         return None
 
 
-def test_where_nothing_may_be_rented_the_offers_are_to_blame() -> None:
+def test_nothing_rentable_blames_offers() -> None:
     with pytest.raises(InfeasibleError) as caught:
-        planned(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))
+        explore_setting(Setting(max_instances=1, profile=profile({8.0: 3.0})), Limits(1e6, 1e6))
     assert binding(caught.value, Allowance(1e6, 1e6)) is EndReason.NO_CAPACITY
 
 
@@ -56,15 +56,15 @@ def test_it_finds_what_trying_all_finds(setting: Setting, deadline: float, budge
     try:
         result = explore(ExactPlanner(), ask, max_trials=9, max_epochs=setting.max_epochs)
     except InfeasibleError:
-        assert plan_of(ask(1, 1)) is None
+        assert find_plan(ask(1, 1)) is None
         return
-    assert result.plan == plan_of(ask(result.trials, result.epochs))
+    assert result.plan == find_plan(ask(result.trials, result.epochs))
     epochs = setting.max_epochs
-    in_full = [n for n in range(1, 10) if plan_of(ask(n, epochs)) is not None]
+    in_full = [n for n in range(1, 10) if find_plan(ask(n, epochs)) is not None]
     if in_full:
         assert (result.trials, result.epochs) == (max(in_full), epochs)
     else:
-        as_far = [n for n in range(1, epochs) if plan_of(ask(1, n)) is not None]
+        as_far = [n for n in range(1, epochs) if find_plan(ask(1, n)) is not None]
         assert (result.trials, result.epochs) == (1, max(as_far))
 
 

@@ -70,7 +70,7 @@ def deals(draw: st.DrawFn) -> Setting:
     max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(deal=deals())
-def test_se1_never_past_a_limit_and_everything_is_returned(deal: Setting) -> None:
+def test_se1_limits_hold_and_instances_return(deal: Setting) -> None:
     show = play(deal)
     seconds, dollars = show.bill()
     assert show.policy.ended
@@ -104,18 +104,18 @@ def replays(show: Played) -> None:
     longer=st.floats(1.0, 3.0),
     more=st.floats(1.0, 3.0),
 )
-def test_se2_more_time_or_money_never_means_fewer_trials(
+def test_se2_more_limits_keep_more_trials(
     *, scaling: dict[float, float], deadline: float, budget: float, longer: float, more: float
 ) -> None:
     deal = DEAL.but(profile=profile(scaling))
     first = [
-        started(deal.but(limits=Limits(deadline * t, budget * b)))
+        first_trials(deal.but(limits=Limits(deadline * t, budget * b)))
         for t, b in [(1.0, 1.0), (longer, 1.0), (1.0, more)]
     ]
     assert first[0] <= min(first)
 
 
-def started(deal: Setting) -> tuple[int, int]:
+def first_trials(deal: Setting) -> tuple[int, int]:
     """Return with how many trials a run begins, and how far the best is to be trained."""
     try:
         policy = deal.policy()
@@ -124,7 +124,7 @@ def started(deal: Setting) -> tuple[int, int]:
     return len(itinerary_of(policy).trials), plan_of(policy).stages[-1].stage.end_epoch
 
 
-def test_se4_with_time_to_spare_no_trial_is_too_wide() -> None:
+def test_se4_spare_time_keeps_trials_narrow() -> None:
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8)
     slow = play(deal.but(limits=Limits(4000.0, 9.0)))
     assert slow.furthest == 16
@@ -135,7 +135,7 @@ def test_se4_with_time_to_spare_no_trial_is_too_wide() -> None:
     assert fast.bill()[1] > slow.bill()[1]
 
 
-def test_se3_se4_a_late_run_widens_at_the_next_rung() -> None:
+def test_se3_se4_late_run_widens() -> None:
     """Plan.groups have one width each, so it is the stages that differ, not ranks in a stage."""
     deal = DEAL.but(offer=offer(1), max_instances=16, trials=8, limits=Limits(330.0, 40.0))
     on_time, late = play(deal), play(deal.but(pace=lambda _config, _epoch: 1.3))
@@ -153,20 +153,20 @@ def test_se3_se4_a_late_run_widens_at_the_next_rung() -> None:
     spread=st.sampled_from([0.0, 0.02]),
     seed=st.integers(0, 99),
 )
-def test_se5_the_winner_trains_in_full_if_one_can(
+def test_se5_winner_trains_in_full(
     *, scaling: dict[float, float], deadline: float, budget: float, spread: float, seed: int
 ) -> None:
     """With 5% of what is left in reserve, and epochs that vary by 2% at most."""
     curve = profile(scaling, spread=spread)
     deal = DEAL.but(profile=curve, limits=Limits(deadline, budget), seed=seed)
-    assume(started(deal) >= (1, 16))
+    assume(first_trials(deal) >= (1, 16))
     show = play(deal)
     assert show.furthest == 16
     assert show.policy.ending is EndReason.DONE
     assert plan_of(show.policy).stages[-1].stage.end_epoch == 16
 
 
-def test_se5_the_winner_trains_in_full_without_a_reserve() -> None:
+def test_se5_winner_needs_no_reserve() -> None:
     """All, with 1.02 to 2.5 times what one trial's whole schedule takes.
 
     A plan leaves a twentieth of the limits; what is left for the last epochs may take that too.
@@ -188,7 +188,7 @@ def test_se5_the_winner_trains_in_full_without_a_reserve() -> None:
         assert show.furthest == 16, (seed, limits)
 
 
-def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
+def test_unfinishable_trial_trains_until_limits() -> None:
     show = play(DEAL.but(max_epochs=64, limits=Limits(700.0, 1.2)))
     assert len(show.policy.trials) == 1
     assert 8 <= show.furthest < 64
@@ -201,7 +201,7 @@ def test_if_no_trial_can_finish_one_trains_until_limits() -> None:
     assert hurried.policy.best.checkpoint is not None
 
 
-def test_se6_a_run_faster_than_its_profile_keeps_more_trials() -> None:
+def test_se6_fast_run_keeps_more_trials() -> None:
     expected = play(DEAL)
     faster = play(DEAL.but(pace=lambda _config, _epoch: 0.7))
     assert faster.members[0] == expected.members[0]
@@ -217,17 +217,17 @@ def speeds(*epochs: tuple[str, float, float]) -> SpeedEstimates:
     return result
 
 
-def corrected(result: SpeedEstimates, *trials: str) -> Mapping[float, float]:
+def corrections(result: SpeedEstimates, *trials: str) -> Mapping[float, float]:
     made = result.corrected(Rentable(offer(), profile(LINEAR), 1), trials).profile
     return {width: made.epoch_seconds(width) for width in made.widths}
 
 
-def test_a_measured_width_replaces_the_profiles_and_wider_ones_follow() -> None:
+def test_measured_width_replaces_profile() -> None:
     """What a doubling went wrong by, the next one does by half of that: it was seen once."""
     result = speeds(("a", 1.0, 16.0), ("a", 2.0, 12.0), ("b", 1.0, 8.0))
     wider = 1.5 * 1.5**0.5
-    assert corrected(result, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
-    assert corrected(result, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
+    assert corrections(result, "a") == pytest.approx({1.0: 16.0, 2.0: 12.0, 4.0: 4.0 * wider})
+    assert corrections(result, "b") == pytest.approx({1.0: 8.0, 2.0: 6.0, 4.0: 2.0 * wider})
 
 
 def test_another_programs_figures_stay_doubted_at_one_width() -> None:
@@ -271,4 +271,4 @@ def test_the_slowest_is_the_slowest(epochs: list[tuple[str, float, float]], name
 
 def test_what_changes_is_followed() -> None:
     result = speeds(*[("a", 1.0, 8.0)] * 20, *[("a", 1.0, 16.0)] * 20)
-    assert corrected(result, "a")[1.0] == pytest.approx(16.0, rel=0.02)
+    assert corrections(result, "a")[1.0] == pytest.approx(16.0, rel=0.02)

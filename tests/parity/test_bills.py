@@ -42,7 +42,7 @@ def on(name: str, market: Market = "on-demand") -> Offer:
     return CATALOG.offer(name, market)
 
 
-def delayed(offer: Offer, epoch: Mapping[float, float], **but: float) -> ScalingProfile:
+def make_profile(offer: Offer, epoch: Mapping[float, float], **but: float) -> ScalingProfile:
     """Return a profile with the delays of the page, and no spread."""
     delays = {"launch": 10.0, "boot": 30.0, "start": 5.0, "resize": 5.0, "release": 2.0, **but}
     return profile(epoch, name=offer.instance_type.name, **delays)
@@ -55,7 +55,7 @@ def job(
     most: int = 20,
 ) -> PlanRequest:
     """Return stages to be planned on offers, each with its seconds of an epoch by width."""
-    rentables = tuple(Rentable(offer, delayed(offer, epoch), most) for offer, epoch in speeds)
+    rentables = tuple(Rentable(offer, make_profile(offer, epoch), most) for offer, epoch in speeds)
     return PlanRequest(tuple(stages), rentables, Allowance(), most, charges=charges)
 
 
@@ -73,7 +73,7 @@ class Billed:
         return (self.plan.estimate.dollars, *self.drawn, self.policy.spent(self.policy.now))
 
 
-def billed(asked: PlanRequest, *stages: tuple[Group, ...], trouble: Sequence[Event] = ()) -> Billed:
+def bill(asked: PlanRequest, *stages: tuple[Group, ...], trouble: Sequence[Event] = ()) -> Billed:
     """Price, forecast and play the plan of these groups, stage by stage."""
     plan = price(asked, stages, "by hand")
     dollars = outlook(asked, plan, samples=3).dollars
@@ -95,7 +95,7 @@ def section(number: int) -> str:
     return PAGE.partition(f"\n## {number}. ")[2].partition("\n## ")[0]
 
 
-def printed(number: int) -> list[str]:
+def read_bold(number: int) -> list[str]:
     """Return the dollars that the page prints bold in a section."""
     return re.findall(r"\*\*(\$[\d.]+)\*\*", section(number))
 
@@ -117,8 +117,8 @@ def test_the_page_reckons_right(line: str) -> None:
 @pytest.mark.parametrize("number", [*range(1, 9), 10])
 def test_what_it_prints_bold_is_worked_out_there(number: int) -> None:
     results = {f"${float(line.rpartition(' = ')[2]):.2f}" for line in lines(section(number))}
-    assert set(printed(number)) <= results
-    assert printed(number)
+    assert set(read_bold(number)) <= results
+    assert read_bold(number)
 
 
 @pytest.mark.parametrize(
@@ -147,22 +147,22 @@ G4DN, P3, P3_SMALL = on("g4dn.12xlarge"), on("p3.8xlarge"), on("p3.2xlarge")
 
 
 def test_1_by_the_second() -> None:
-    assert printed(1) == ["$1.13", "$3.91"]
+    assert read_bold(1) == ["$1.13", "$3.91"]
     assert G4DN.charge(1037) == pytest.approx(1.126873, abs=EXACT)
     asked = job([Stage(4, 0, 10)], (G4DN, {1.0: 100.0}))
-    assert billed(asked, (group(G4DN, 1, 1.0, 4),)).dollars == cost(1.126873)
+    assert bill(asked, (group(G4DN, 1, 1.0, 4),)).dollars == cost(1.126873)
     by_the_hour = replace(G4DN, granularity_seconds=3600.0)
     asked = job([Stage(4, 0, 10)], (by_the_hour, {1.0: 100.0}))
-    assert billed(asked, (group(by_the_hour, 1, 1.0, 4),)).dollars == cost(3.912)
+    assert bill(asked, (group(by_the_hour, 1, 1.0, 4),)).dollars == cost(3.912)
 
 
 @pytest.mark.parametrize(("minimum", "dollars"), [(60.0, 0.204), (0.0, 0.153)])
 def test_2_for_a_minute_at_least(minimum: float, dollars: float) -> None:
-    assert printed(2) == ["$0.20", "$0.15"]
+    assert read_bold(2) == ["$0.20", "$0.15"]
     offer = replace(P3, minimum_seconds=minimum)
     assert offer.charge(45) == pytest.approx(dollars)
     asked = job([Stage(1, 0, 1)], (offer, {4.0: 8.0}))
-    assert billed(asked, (group(offer, 1, 4.0, 1),)).dollars == cost(dollars)
+    assert bill(asked, (group(offer, 1, 4.0, 1),)).dollars == cost(dollars)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_2_for_a_minute_at_least(minimum: float, dollars: float) -> None:
     [(1.0, 301, 20.468), (0.0, 300.4, 20.4272), (60.0, 360, 24.48), (3600.0, 3600, 244.8)],
 )
 def test_3_rounded_up(grain: float, seconds: float, dollars: float) -> None:
-    assert printed(3) == ["$20.47", "$20.43", "$24.48", "$244.80"]
+    assert read_bold(3) == ["$20.47", "$20.43", "$24.48", "$244.80"]
     offer = replace(P3, granularity_seconds=grain)
     assert offer.charge(300.4) == pytest.approx(seconds * 0.0034)
     asked = job([Stage(20, 0, 1)], (offer, {4.0: 263.4}))
-    assert billed(asked, (group(offer, 20, 4.0, 20),)).dollars == cost(dollars)
+    assert bill(asked, (group(offer, 20, 4.0, 20),)).dollars == cost(dollars)
 
 
 BOTH = (group(G4DN, 2, 1.0, 8), group(P3, 1, 1.0, 4))
@@ -182,19 +182,19 @@ SPEEDS = ((G4DN, {1.0: 60.0}), (P3, {1.0: 40.0}))
 
 
 def test_4_several_types_at_once() -> None:
-    assert printed(4) == ["$1.88", "$0.34"]
+    assert read_bold(4) == ["$1.88", "$0.34"]
     assert 2 * G4DN.charge(337) == pytest.approx(0.732413, abs=EXACT)
     assert P3.charge(337) == pytest.approx(1.1458)
     assert P3.charge(337) - P3.charge(237) == pytest.approx(0.34)
-    result = billed(job([Stage(12, 0, 5)], *SPEEDS), BOTH)
+    result = bill(job([Stage(12, 0, 5)], *SPEEDS), BOTH)
     assert result.plan.stages[0].seconds == 345
     assert result.dollars == cost(1.878213)
 
 
 def test_6_charges_by_the_launch_and_by_the_hour() -> None:
-    assert printed(6) == ["$2.66", "$2.67"]
+    assert read_bold(6) == ["$2.66", "$2.67"]
     asked = job([Stage(12, 0, 5)], *SPEEDS, charges=Charges(0.25, 0.36 / 3600))
-    result = billed(asked, BOTH)
+    result = bill(asked, BOTH)
     assert result.plan.estimate.seconds == 347
     assert result.dollars == cost(2.662913)
     assert result.policy.fleet.launches == 3
@@ -204,7 +204,7 @@ def test_6_hourly_charges_are_billed_like_their_instance() -> None:
     disks = [replace(offer, added_usd_per_hour=0.016) for offer in (G4DN, P3)]
     speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(disks, SPEEDS, strict=True))
     asked = job([Stage(12, 0, 5)], *speeds, charges=Charges(0.25, 0.36 / 3600))
-    result = billed(asked, (group(disks[0], 2, 1.0, 8), group(disks[1], 1, 1.0, 4)))
+    result = bill(asked, (group(disks[0], 2, 1.0, 8), group(disks[1], 1, 1.0, 4)))
     assert result.dollars == cost(2.667406)
     entries = result.ledger.entries
     books = account(entries, disks, Charges(0.25, 0.36 / 3600))
@@ -216,18 +216,18 @@ SPOT = on("p3.8xlarge", "spot")
 
 
 def test_5_spot_is_on_demand_less_the_saving() -> None:
-    assert printed(5) == ["$0.86", "$6.12", "$0.86", "$0.88", "$0.59"]
+    assert read_bold(5) == ["$0.86", "$6.12", "$0.86", "$0.88", "$0.59"]
     assert SPOT.usd_per_hour == 1.7136
     assert SPOT.charge(1800) == pytest.approx(0.8568)
     assert P3.charge(1800) == pytest.approx(6.12)
     asked = job([Stage(1, 0, 41)], (P3, {4.0: 43.0}))
-    assert billed(asked, (group(P3, 1, 4.0, 1),)).dollars == cost(6.12)
+    assert bill(asked, (group(P3, 1, 4.0, 1),)).dollars == cost(6.12)
 
 
 def test_5_a_plan_adds_what_reclaims_cost_on_average() -> None:
     assert SPOT.interruptions_per_hour == pytest.approx(0.000394, abs=1e-6)
     asked = job([Stage(1, 0, 41)], (SPOT, {4.0: 43.0}))
-    result = billed(asked, (group(SPOT, 1, 4.0, 1),))
+    result = bill(asked, (group(SPOT, 1, 4.0, 1),))
     assert result.plan.estimate.seconds - 1810 == pytest.approx(0.0128, abs=1e-4)
     # None of the draws and of the simulation's lives happens to end so early.
     assert result.dollars == pytest.approx((0.857276, 0.8568, 0.8568, 0.8568))
@@ -239,7 +239,7 @@ def test_5_an_instance_is_reclaimed() -> None:
         NodeLost(610.0, "i000", "reclaimed"),
         InstanceGone(610.0, "i000", 610.0, "reclaimed"),
     )
-    result = billed(asked, (group(SPOT, 1, 4.0, 1),), trouble=reclaimed)
+    result = bill(asked, (group(SPOT, 1, 4.0, 1),), trouble=reclaimed)
     first, second = result.policy.fleet
     assert (first.dollars(0.0), second.dollars(0.0)) == pytest.approx((0.2856, 0.590716))
     assert result.dollars[-1] == pytest.approx(0.876316)
@@ -254,15 +254,15 @@ def whole_run(*, charges: Charges = CHARGES, p3_boot: float = 30.0, **but: float
     """Bill 7, with some feature changed."""
     first, second = replace(G4DN, **but), replace(P3, **but)  # type: ignore[arg-type]
     asked = job(STAGES, (first, {1.0: 40.0}), (second, {2.0: 6.0, 4.0: 4.0}), charges=charges)
-    quick = delayed(second, {2.0: 6.0, 4.0: 4.0}, boot=p3_boot)
+    quick = make_profile(second, {2.0: 6.0, 4.0: 4.0}, boot=p3_boot)
     asked = replace(asked, rentables=(asked.rentables[0], Rentable(second, quick, 20)))
-    return billed(
+    return bill(
         asked, (group(first, 2, 1.0, 8),), (group(second, 2, 2.0, 4),), (group(second, 1, 4.0, 1),)
     )
 
 
 def test_7_a_whole_run() -> None:
-    assert printed(7) == ["$1.09", "$1.03", "$0.99", "$1.32", "$0.98"]
+    assert read_bold(7) == ["$1.09", "$1.03", "$0.99", "$1.32", "$0.98"]
     result = whole_run()
     assert result.dollars == cost(1.090713)
     assert result.plan.estimate.seconds == 303
@@ -315,14 +315,14 @@ def test_8_its_epochs_are_those_of_a_bundled_profile() -> None:
     [(1.0, 4.9538, 1.207), (2.0, 2.7098, 1.292), (4.0, 1.5538, 1.428)],
 )
 def test_8_an_instance_is_paid_for_whole(width: float, dollars: float, in_use: float) -> None:
-    assert printed(8) == ["$4.95", "$2.71", "$1.55", "$1.24", "$1.21", "$1.29", "$1.43"]
-    result = billed(job(LAST, (P3, V100S)), (group(P3, 1, width, 1),))
+    assert read_bold(8) == ["$4.95", "$2.71", "$1.55", "$1.24", "$1.21", "$1.29", "$1.43"]
+    result = bill(job(LAST, (P3, V100S)), (group(P3, 1, width, 1),))
     assert result.dollars == cost(dollars)
     until_done = dollars - 2 * 0.0034
     assert result.plan.stages[0].busy * until_done == pytest.approx(in_use)
 
 
-def test_8_so_the_cheapest_plan_takes_the_whole_or_less() -> None:
+def test_8_cheapest_plan_takes_whole_or_less() -> None:
     wide = ExactPlanner().plan(job(LAST, (P3, V100S)))
     assert [g.width for g in wide.stages[0].groups] == [4.0]
     assert wide.estimate.dollars == pytest.approx(1.5538)
@@ -336,7 +336,7 @@ def by(unit: BillingUnit, minimum: float | None = None) -> tuple[Billed, list[Of
     offers = [offer.with_billing(unit, minimum) for offer in (G4DN, P3)]
     speeds = tuple((mine, epoch) for mine, (_, epoch) in zip(offers, SPEEDS, strict=True))
     asked = job([Stage(12, 0, 5)], *speeds)
-    return billed(asked, (group(offers[0], 2, 1.0, 8), group(offers[1], 1, 1.0, 4))), offers
+    return bill(asked, (group(offers[0], 2, 1.0, 8), group(offers[1], 1, 1.0, 4))), offers
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_10_by_the_function_waiting_and_booting_cost_nothing() -> None:
 
 
 def test_10_a_whole_run_by_the_function() -> None:
-    assert printed(10) == [
+    assert read_bold(10) == [
         *("$2.01", "$20.06", "$3.34", "$1.36", "$0.75", "$1.21", "$1.30", "$1.45")
     ]
     result = whole_run(per_function=True, minimum_seconds=0.0, granularity_seconds=0.0)

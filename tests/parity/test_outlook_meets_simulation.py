@@ -83,7 +83,7 @@ CASES = {
 }
 
 
-def simulated(case: Case) -> tuple[Forecast, Floats]:
+def simulate_case(case: Case) -> tuple[Forecast, Floats]:
     """Return the outlook of a case, and the seconds, dollars and GPU-hours of its runs."""
     asked = case.setting.request()
     stages = [tuple(group(*part) for part in stage) for stage in case.stages]
@@ -99,7 +99,7 @@ def simulated(case: Case) -> tuple[Forecast, Floats]:
 @pytest.mark.parametrize("name", CASES)
 def test_runs_are_as_foretold(name: str) -> None:
     case = CASES[name]
-    result, (seconds, dollars, gpu_hours) = simulated(case)
+    result, (seconds, dollars, gpu_hours) = simulate_case(case)
     agree(result.seconds, seconds, case.luck)
     agree(result.dollars, dollars, case.luck)
     agree(result.gpu_hours, gpu_hours, case.luck)

@@ -28,7 +28,7 @@ def every_plan(request: PlanRequest, mix: int = 1) -> Iterator[Priced]:
     """Yield each sequence of groups that can run the job, with its price."""
     ways = [list(every_way(request, stage, mix)) for stage in request.work]
     for choices in itertools.product(*ways):
-        yield priced(request, choices)
+        yield price_choice(request, choices)
 
 
 def best(request: PlanRequest, mix: int = 1) -> Priced | None:
@@ -51,9 +51,9 @@ def every_way(request: PlanRequest, stage: Stage, mix: int) -> Iterator[Way]:
         for rentables in itertools.combinations(request.rentables, used):
             shapes = [list(every_shape(rentable)) for rentable in rentables]
             for chosen in itertools.product(*shapes):
-                if allowed(request, chosen):
+                if is_allowed(request, chosen):
                     for parts in splits(stage.trials, used):
-                        yield tuple(map(grouped, chosen, parts))
+                        yield tuple(map(make_group, chosen, parts))
 
 
 Shape: TypeAlias = "tuple[Offer, int, float]"
@@ -67,7 +67,7 @@ def every_shape(rentable: Rentable) -> Iterator[Shape]:
             yield rentable.offer, size, width
 
 
-def allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
+def is_allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
     vcpus: dict[str, int] = {}
     for offer, size, _ in shapes:
         vcpus[offer.quota] = vcpus.get(offer.quota, 0) + size * offer.instance_type.vcpus
@@ -75,7 +75,7 @@ def allowed(request: PlanRequest, shapes: Sequence[Shape]) -> bool:
     return sum(size for _, size, _ in shapes) <= request.max_instances and all(within)
 
 
-def room_for(request: PlanRequest, alive: Sequence[Offer]) -> bool:
+def has_room(request: PlanRequest, alive: Sequence[Offer]) -> bool:
     used = dict.fromkeys(request.vcpu_quotas, 0)
     for offer in alive:
         if offer.quota in used:
@@ -101,7 +101,7 @@ def at_once(offer: Offer, instances: int, width: float) -> int:
     return instances * int(offer.gpus / width + 1e-9)
 
 
-def grouped(shape: Shape, trials: int) -> Group:
+def make_group(shape: Shape, trials: int) -> Group:
     offer, instances, width = shape
     waves = math.ceil(trials / at_once(*shape))
     return Group(offer, instances, width, trials, waves)
@@ -149,12 +149,12 @@ class Cloud:
         for it in self.instances:
             held = 0.0 if it.offer.per_function else an_hour(it.offer) / 3600
             paid = 0.0 if it.new else -it.launched * held
-            total += charged(it.offer, it.ended - it.launched) - paid
+            total += charge(it.offer, it.ended - it.launched) - paid
             total += charges.usd_per_launch if it.new else 0.0
         return total
 
 
-def charged(offer: Offer, life: float) -> float:
+def charge(offer: Offer, life: float) -> float:
     if offer.per_function:
         return 0.0
     grain, billed = offer.granularity_seconds, max(life, offer.minimum_seconds)
@@ -168,7 +168,7 @@ def an_hour(offer: Offer) -> float:
     return offer.usd_per_hour + offer.added_usd_per_hour
 
 
-def priced(request: PlanRequest, choices: Sequence[Way]) -> Priced:
+def price_choice(request: PlanRequest, choices: Sequence[Way]) -> Priced:
     """Return what a plan takes, by the launch time and the end of each of its instances."""
     cloud = Cloud(request)
     for live in request.fleet:
@@ -176,21 +176,21 @@ def priced(request: PlanRequest, choices: Sequence[Way]) -> Priced:
         cloud.widths[live.offer] = live.width
     now = 0.0
     for stage, way in zip(request.work, choices, strict=True):
-        now = staged(cloud, stage, way, now)
+        now = price_stage(cloud, stage, way, now)
     end = max(cloud.give_back(group.offer, group.instances, now) for group in choices[-1])
     return Priced(end, cloud.bill(end), tuple(choices))
 
 
-def staged(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
+def price_stage(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
     before = {offer: len(cloud.running(offer)) for offer in cloud.widths}
-    undisturbed = untouched(cloud, stage, way, before)
+    undisturbed = is_untouched(cloud, stage, way, before)
     extra = {group.offer: group.instances - before.get(group.offer, 0) for group in way}
     held = [instance.offer for instance in cloud.running()]
     new = [offer for offer, more in extra.items() for _ in range(max(0, more))]
     wanted = {group.offer: group.instances for group in way}
     going = {offer: count - wanted.get(offer, 0) for offer, count in before.items()}
     gone = [cloud.give_back(offer, count, now) for offer, count in going.items() if count > 0]
-    tight = gone and not room_for(cloud.request, [*held, *new])
+    tight = gone and not has_room(cloud.request, [*held, *new])
     ordered = max(gone) if tight else now
     ends = []
     for group in way:
@@ -199,13 +199,13 @@ def staged(cloud: Cloud, stage: Stage, way: Way, now: float) -> float:
             launched = ordered + profile.launch.mean
             cloud.instances += [Instance(group.offer, launched) for _ in range(extra[group.offer])]
             begun = launched + profile.boot.mean
-        ends.append(begun + worked(cloud, stage, group, undisturbed=undisturbed))
+        ends.append(begun + group_seconds(cloud, stage, group, undisturbed=undisturbed))
     cloud.widths = {group.offer: group.width for group in way}
     cloud.one_wave = all(group.waves == 1 for group in way)
     return max(ends)
 
 
-def untouched(cloud: Cloud, stage: Stage, way: Way, before: dict[Offer, int]) -> bool:
+def is_untouched(cloud: Cloud, stage: Stage, way: Way, before: dict[Offer, int]) -> bool:
     """Whether no trial moves: one offer, one wave, one width, and each survivor is at home."""
     if len(before) != 1 or len(way) != 1:
         return False
@@ -216,7 +216,7 @@ def untouched(cloud: Cloud, stage: Stage, way: Way, before: dict[Offer, int]) ->
     return same and group.waves == 1 and everybody_home
 
 
-def worked(cloud: Cloud, stage: Stage, group: Group, *, undisturbed: bool) -> float:
+def group_seconds(cloud: Cloud, stage: Stage, group: Group, *, undisturbed: bool) -> float:
     """Return the seconds of a group's trials once its instances are there."""
     profile = cloud.profile(group.offer)
     begin = profile.start.mean if stage.start_epoch == 0 else profile.resize.mean

@@ -24,7 +24,7 @@ from tests.planners.ilp.test_planner import few, requests
 UNITS: tuple[BillingUnit, ...] = ("second", "minute", "hour", "function")
 
 
-def billed(request: PlanRequest, unit: BillingUnit) -> PlanRequest:
+def bill_by(request: PlanRequest, unit: BillingUnit) -> PlanRequest:
     """Return the same question with every offer billed by a unit."""
     mine = {rentable.offer: rentable.offer.with_billing(unit) for rentable in request.rentables}
     return replace(
@@ -48,7 +48,7 @@ def measure(plan: Plan, objective: str) -> float:
 @given(request=requests(stages=2).map(partial(replace, objective="cost")), data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_all_say_the_same(unit: BillingUnit, request: PlanRequest, data: st.DataObject) -> None:
-    request = billed(request, unit)
+    request = bill_by(request, unit)
     plans = few(request, most=1500)
     best = of(plans, request.objective)
     exact, program = ExactPlanner().plan(request), IlpPlanner().plan(request)

@@ -54,7 +54,7 @@ def job(dice: random.Random) -> PlanRequest:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_no_plan_is_better_where_a_plan_is_called_proven(block: int) -> None:
+def test_proven_plans_are_best(block: int) -> None:
     for seed in range(block * 30, block * 30 + 30):
         dice = random.Random(seed)
         request = job(dice)

@@ -21,7 +21,7 @@ seconds = st.floats(0.0, 100.0)
 
 
 @st.composite
-def rented(draw: st.DrawFn, name: str, most: int) -> Rentable:
+def rentable_curves(draw: st.DrawFn, name: str, most: int) -> Rentable:
     """An offer with a curve that rises and falls as it likes."""
     widths = draw(st.sets(st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.0]), min_size=1, max_size=2))
     minimum = draw(st.sampled_from([0.0, 60.0, 200.0]))
@@ -38,8 +38,8 @@ def small_jobs(draw: st.DrawFn, mix: int = 1) -> Setting:
     """Jobs of few stages on one offer or two."""
     most = draw(st.integers(1, 2 if mix == 2 else 3))
     first = draw(st.integers(1, 4))
-    one = draw(rented("g.a", most))
-    others = (draw(rented("g.b", most)),) if mix == 2 or draw(st.booleans()) else ()
+    one = draw(rentable_curves("g.a", most))
+    others = (draw(rentable_curves("g.b", most)),) if mix == 2 or draw(st.booleans()) else ()
     eta = draw(st.integers(3, 4))
     return Setting(
         trials=draw(st.integers(1, 5 if mix == 2 else 9)),
@@ -56,7 +56,7 @@ def small_jobs(draw: st.DrawFn, mix: int = 1) -> Setting:
     )
 
 
-def undominated(plans: list[Priced]) -> list[tuple[float, float]]:
+def find_front(plans: list[Priced]) -> list[tuple[float, float]]:
     """Return time and price of the plans that no other one beats, the fastest first."""
     kept: list[tuple[float, float]] = []
     for plan in sorted(plans, key=lambda plan: (plan.seconds, plan.dollars)):
@@ -100,7 +100,7 @@ class TestExactPlanner(PlannerContract):
             live = Live(setting.offer, ages, setting.profile.widths[0])
             work = tuple(Stage(s.trials, s.start_epoch + 1, s.end_epoch + 1) for s in request.work)
             request = replace(request, fleet=(live,), work=work)
-        expected = undominated(list(every_plan(request, setting.mix)))
+        expected = find_front(list(every_plan(request, setting.mix)))
         result = [(label.seconds, label.dollars) for label in Search(request).front()]
         assert len(result) == len(expected)
         for mine, theirs in zip(result, expected, strict=True):
@@ -129,7 +129,7 @@ def test_r3_shares_planned_where_they_win(planner: Planner, together: float, pay
     assert shapes(job.plan(planner)) == [(1, 1 / 8 if pays else 1.0)]
 
 
-def test_hourly_bills_are_proven_where_every_partial_plan_was_kept() -> None:
+def test_hourly_bills_are_proven() -> None:
     hourly = replace(offer(), granularity_seconds=3600.0)
     job = Setting(8, 2, 8, 2, offer=hourly, profile=profile(SUBLINEAR))
     plan = job.plan(ExactPlanner())

@@ -17,7 +17,7 @@ def work(trials: int, epochs: int) -> Sequence[Stage]:
     return SuccessiveHalving(trials, min(2, epochs), epochs, 2, "max").stages()
 
 
-def explored(setting: Setting, limits: Limits, most: int = 40) -> Explored:
+def explore_setting(setting: Setting, limits: Limits, most: int = 40) -> Explored:
     request = setting.request(limits)
     return explore(
         ExactPlanner(),
@@ -40,7 +40,7 @@ def feasible(setting: Setting, limits: Limits, trials: int) -> bool:
 @pytest.mark.parametrize(("deadline", "budget"), [(220.0, 6.0), (180.0, 4.0), (400.0, 12.0)])
 def test_one_more_would_not_fit(curve: dict[float, float], deadline: float, budget: float) -> None:
     setting, limits = Setting(profile=profile(curve), max_instances=4), Limits(deadline, budget)
-    result = explored(setting, limits)
+    result = explore_setting(setting, limits)
     assert result.epochs == 16
     assert setting.request(limits).allowance.admit(result.plan.estimate)
     assert result.plan.stages[0].stage.trials == result.trials
@@ -50,8 +50,8 @@ def test_one_more_would_not_fit(curve: dict[float, float], deadline: float, budg
 
 def test_more_time_or_money_never_means_fewer_trials() -> None:
     setting = Setting(profile=profile(SUBLINEAR), max_instances=4)
-    by_money = [explored(setting, Limits(300.0, 3.0 + n)).trials for n in range(6)]
-    by_time = [explored(setting, Limits(160.0 + 30 * n, 6.0)).trials for n in range(6)]
+    by_money = [explore_setting(setting, Limits(300.0, 3.0 + n)).trials for n in range(6)]
+    by_time = [explore_setting(setting, Limits(160.0 + 30 * n, 6.0)).trials for n in range(6)]
     assert by_money == sorted(by_money)
     assert by_time == sorted(by_time)
     assert by_money[0] < by_money[-1]

@@ -9,7 +9,7 @@ from tests.contracts.planner import HeuristicContract
 class TestGreedyPlanner(HeuristicContract):
     planner = GreedyPlanner()
 
-    def test_it_is_never_dearer_than_static_plans_or_fewer_starts(self, setting: Setting) -> None:
+    def test_greedy_is_never_dearer_than_static(self, setting: Setting) -> None:
         for deadline in self.deadlines(setting):
             static = setting.plan(StaticPlanner(), Limits(deadline))
             greedy = setting.plan(self.planner, Limits(deadline))

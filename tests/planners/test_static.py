@@ -16,7 +16,7 @@ class TestStaticPlanner(PlannerContract):
             plan = setting.plan(self.planner, Limits(deadline))
             assert len({stage.instances for stage in plan.stages}) == 1
 
-    def test_it_is_the_best_of_all_that_keep_their_fleet(self) -> None:
+    def test_static_is_best_of_constant_fleets(self) -> None:
         setting = Setting(6, 2, 8, 2, profile=profile(NODE_BOUNDARY), max_instances=3)
         fixed = [
             plan
@@ -28,7 +28,7 @@ class TestStaticPlanner(PlannerContract):
             plan = setting.plan(self.planner, Limits(deadline + 1e-9))
             assert plan.estimate.dollars == pytest.approx(best)
 
-    def test_an_instance_is_not_paid_for_while_it_is_launched(self) -> None:
+    def test_launching_instances_are_free(self) -> None:
         late = Rentable(offer(1, name="a"), profile({1.0: 100.0}, name="a", launch=100.0), 1)
         slow = Rentable(offer(1, name="b"), profile({1.0: 105.0}, name="b", launch=0.0), 1)
         request = PlanRequest((Stage(1, 0, 4),), (slow, late), Allowance(), 1)

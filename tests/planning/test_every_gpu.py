@@ -38,7 +38,7 @@ def experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_every_gpu_of_nvidias_is_offered_or_named_with_a_reason(experiment_file: Path) -> None:
+def test_every_nvidia_gpu_is_offered_or_named(experiment_file: Path) -> None:
     # With a cap of one's own emulated machines don't have to fit on this one.
     experiment = load_experiment(experiment_file, {"max_instances": 4})
     problem = load_problem(experiment, "resnet50-cifar10@v100")
@@ -79,7 +79,7 @@ def test_an_error_common_to_all_types_moves_them_together() -> None:
     assert logs(rentable("t4", "a", error=0.4)) == logs(rentable("a100", "b", error=0.4))
 
 
-def test_the_error_of_a_gpu_moves_its_types_together_and_others_on_their_own() -> None:
+def test_gpu_error_moves_its_types_together() -> None:
     t4 = logs(rentable("t4", "a", gpu_error=0.4))
     assert t4 == logs(rentable("T4", "b", gpu_error=0.4))
     a100 = logs(rentable("a100", "c", gpu_error=0.4))

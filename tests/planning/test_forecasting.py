@@ -89,9 +89,7 @@ def test_a_large_job_is_played_less_often(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("strategy", "off"), [("best", 0.25), ("asha", 0.1), ("asha-stopping", 0.25), ("random", 0.1)]
 )
-def test_a_smaller_run_is_played_in_place_of_a_large_one(
-    tmp_path: Path, strategy: str, off: float
-) -> None:
+def test_large_run_is_forecast_by_smaller(tmp_path: Path, strategy: str, off: float) -> None:
     """Also on spot, where rare reports would lose more of what an interrupted trial has trained."""
     experiment, profile = large_job.write(tmp_path)
     experiment.write_text(experiment.read_text().replace("max: 512", "max: 16"))
@@ -108,7 +106,7 @@ def test_a_smaller_run_is_played_in_place_of_a_large_one(
     assert smaller.epochs.p50 == pytest.approx(whole.epochs.p50, rel=0.1)
 
 
-def test_a_smaller_run_has_parts_of_large_machines_within_the_same_cap(tmp_path: Path) -> None:
+def test_smaller_run_rents_parts_of_machines(tmp_path: Path) -> None:
     """A sixteenth of six machines of eight GPUs is less than one of them."""
     experiment, profile = large_job.write(tmp_path)
     experiment.write_text(experiment.read_text().replace("max: 512", "max: 16"))
@@ -132,7 +130,7 @@ def test_a_smaller_run_has_parts_of_large_machines_within_the_same_cap(tmp_path:
     assert played.forecast.gpu_hours.p50 == pytest.approx(whole.gpu_hours.p50, rel=0.1)
 
 
-def test_a_smaller_search_is_as_deep_as_the_one_that_it_stands_for(tmp_path: Path) -> None:
+def test_smaller_search_is_as_deep(tmp_path: Path) -> None:
     """With its own trials alone it would compare them sooner, and begin almost twice as many.
 
     Whole runs begin 3,500 or 7,500 trials, by the rungs that their first ranks let them choose.
@@ -162,7 +160,7 @@ def test_a_forecast_fits_no_model_to_made_up_metrics(monkeypatch: pytest.MonkeyP
     assert not asked
 
 
-def test_limits_that_leave_no_time_for_an_epoch_are_infeasible() -> None:
+def test_limits_below_an_epoch_are_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="no trial finishes its first epoch"):
         elastic_job(limits=Limits(deadline=40.0))
     forced = make_plan(problem(), Limits(deadline=40.0), force=True)
@@ -185,7 +183,7 @@ def test_an_unknown_choice_is_named_with_the_nearest() -> None:
         elastic_job({"name": "asha", "sampler": "tpee"})
 
 
-def test_a_budget_alone_gives_a_run_time_to_spend_it() -> None:
+def test_budget_alone_leaves_time() -> None:
     made = elastic_job(limits=Limits(budget=36.0))
     assert longest(made.plan, made.limits) >= 3600.0 + 3600.0
 
@@ -200,7 +198,7 @@ def test_stages_replanned_at_each_rung_are_forecast_by_playing() -> None:
     assert report.figures.dollars == pytest.approx(made.plan.forecast.dollars.p50, rel=0.2)
 
 
-def test_rubberband_plans_for_the_deadline_and_ends_by_the_budget() -> None:
+def test_rubberband_ends_by_the_budget() -> None:
     """No plan keeps so small a budget: sha refuses it, rubberband goes as far as it pays."""
     poor = Limits(DEADLINE, 1.0)
     with pytest.raises(InfeasibleError):
@@ -215,7 +213,7 @@ def test_rubberband_plans_for_the_deadline_and_ends_by_the_budget() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["sha", "asha", "seer-barrier"])
-def test_the_worst_bill_is_the_budget_and_what_still_boots(strategy: str) -> None:
+def test_worst_bill_is_budget_plus_boots(strategy: str) -> None:
     made = elastic_job(strategy)
     dollars, why = worst_bill(made.plan, made.limits, made.rentables)
     joining = 1.02  # at least a second's price of one instance, and less than that of all for long
@@ -264,7 +262,7 @@ def test_a_spot_plan_is_forecast_on_changing_pools() -> None:
     assert "on spot that comes and goes" in plan_tables.forecast(actual).title
 
 
-def test_spot_is_left_where_outages_keep_it_from_the_work() -> None:
+def test_outages_leave_spot() -> None:
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
     made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": 4})
     assert {offer.market for offer in made.plan.offers} == {"on-demand"}
@@ -327,7 +325,7 @@ def test_a_confidence_is_met_where_only_runs_show_it(
     assert present(plan.forecast.within) >= 0.9
 
 
-def test_with_a_confidence_on_demand_is_planned_by_itself_too() -> None:
+def test_confidence_plans_on_demand_alone() -> None:
     """Beside spot, which looks cheaper by its means, the search comes by no plan without it."""
     pool = {"losses_per_hour": 10.0, "availability": 0.2}
     said = {"cloud.spot": pool, "cloud.max_instances": 2, "trials": 4, "epochs.max": 10}
@@ -351,7 +349,7 @@ def test_stages_on_spot_are_not_called_proven() -> None:
     assert "the cheapest while spot lasts (with outages not proven) of 2 offers" in " ".join(shown)
 
 
-def test_what_is_known_of_the_pools_is_forecast_and_reported() -> None:
+def test_known_pools_are_forecast() -> None:
     sure = on_spot(**{"cloud.spot": {"losses_per_hour": 0.0, "availability": 1.0}})
     spread, planned = sure.plan.forecast.dollars, sure.plan.estimate.dollars
     assert spread.mean < 1.2 * planned, "only its speed is unsure"
@@ -403,7 +401,7 @@ def test_a_spot_plans_screen_plays_only_what_it_shows() -> None:
     assert (shown.front, bool(everything.front)) == ((), True)
 
 
-def test_a_large_job_on_spot_is_forecast_by_a_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_spot_job_is_forecast_by_small(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = {"losses_per_hour": 1.0, "availability": 0.8}
     job = spot_problem(**{"trials": 48, "cloud.spot": pool})
     limits = Limits(80 * 3600.0, 200.0)
@@ -436,7 +434,7 @@ def test_spot_that_takes_too_long_is_not_compared(monkeypatch: pytest.MonkeyPatc
     assert "on spot" not in compared()
 
 
-def test_spot_in_a_remark_has_no_row_of_its_own() -> None:
+def test_remarked_spot_has_no_row() -> None:
     """It was simulated to decide: simulated once more, it would have another price."""
     pool = {"losses_per_hour": 2.0, "availability": 0.01}
     made = on_spot(**{"cloud.spot": pool, "cloud.max_instances": 1, "cloud.market": "any"})
@@ -444,7 +442,7 @@ def test_spot_in_a_remark_has_no_row_of_its_own() -> None:
     assert "on spot" not in [other.name for other in propose(made, others="screen").alternatives]
 
 
-def test_a_run_that_drops_trials_does_not_price_all_work() -> None:
+def test_dropped_trials_are_not_priced() -> None:
     """Its runs end at the deadline with less trained: what they cost isn't comparable."""
     pool = {"losses_per_hour": 60.0, "availability": 0.2}
     steady = on_spot(**{"cloud.spot": pool, "cloud.market": "on-demand"})

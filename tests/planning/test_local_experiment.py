@@ -1,6 +1,5 @@
 """Provider local in an experiment and in a plan: this machine, at no cost unless one is set."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,8 @@ from cloudtune.planning.proposal import propose
 from cloudtune.running.problems import read_limits
 from cloudtune.runs.report import simulate
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
+from tests.display.test_run_screen import print_lines
 
 LOCAL = """\
 name: digits
@@ -41,12 +42,11 @@ cloud:
 
 
 def load(folder: Path, text: str = LOCAL, **options: Any) -> Experiment:
-    path = folder / "experiment.yaml"
-    path.write_text(text)
+    path = write_experiment(folder, text)
     return Experiment.load(path, options, known_instances=lambda _: ["g4dn.12xlarge", "g5.xlarge"])
 
 
-def refused(folder: Path, text: str, **options: Any) -> str:
+def refusal(folder: Path, text: str, **options: Any) -> str:
     with pytest.raises(ExperimentError) as error:
         load(folder, text, **options)
     return str(error.value).replace(str(folder / "experiment.yaml"), "file")
@@ -57,16 +57,16 @@ def with_cloud(line: str) -> str:
 
 
 @pytest.mark.parametrize("price", ["0.5", "$0.50", "$0.50/h", "0.50 USD per hour", "$0.50 / h"])
-def test_a_price_may_say_that_it_is_by_the_hour(tmp_path: Path, price: str) -> None:
+def test_price_may_say_per_hour(tmp_path: Path, price: str) -> None:
     assert load(tmp_path, with_cloud(f"price: {price}")).cloud.price == 0.5
 
 
 @pytest.mark.parametrize(
     "line", ["instances: [g5.xlarge]", "market: spot", 'vcpu_quotas: {"on-demand g": 8}']
 )
-def test_what_only_rented_instances_have_is_refused_at_its_line(tmp_path: Path, line: str) -> None:
+def test_rented_fields_are_refused_locally(tmp_path: Path, line: str) -> None:
     field = line.partition(":")[0]
-    assert refused(tmp_path, with_cloud(line)) == (
+    assert refusal(tmp_path, with_cloud(line)) == (
         f"file:12: cloud.{field}: is for rented instances, and provider local only has this "
         "machine; leave it out"
     )
@@ -78,21 +78,21 @@ def test_by_option_a_file_for_rented_instances_runs_here(tmp_path: Path) -> None
     here = load(tmp_path, text, **{"cloud.provider": "local"}).cloud
     assert (here.instances, here.max_instances) == (("local-*",), 1)
     assert load(tmp_path, text, **{"cloud.provider": "emulated"}).cloud.market == "spot"
-    said = refused(tmp_path, text, **{"cloud.provider": "local", "cloud.market": "spot"})
+    said = refusal(tmp_path, text, **{"cloud.provider": "local", "cloud.market": "spot"})
     assert said.startswith("--market: is for rented instances")
     assert load(tmp_path, LOCAL, **{"cloud.provider": "emulated"}).cloud.slots is None
 
 
 def test_slots_and_a_price_are_of_this_machine_alone(tmp_path: Path) -> None:
     rented = LOCAL.replace("local", "emulated")
-    assert refused(tmp_path, rented) == (
+    assert refusal(tmp_path, rented) == (
         "file:11: cloud.slots: is only for provider local or ray or slurm; leave it out"
     )
     with pytest.raises(ExperimentError, match="price"):
         Experiment(**{**MINIMAL, "cloud": {"price": 1}})
-    assert "the minimum is 1" in refused(tmp_path, LOCAL.replace("slots: 2", "slots: 0"))
-    assert "write a positive amount" in refused(tmp_path, with_cloud("price: free"))
-    assert "Did you mean 'slots'?" in refused(tmp_path, LOCAL.replace("slots", "slotz"))
+    assert "the minimum is 1" in refusal(tmp_path, LOCAL.replace("slots: 2", "slots: 0"))
+    assert "write a positive amount" in refusal(tmp_path, with_cloud("price: free"))
+    assert "Did you mean 'slots'?" in refusal(tmp_path, LOCAL.replace("slots", "slotz"))
 
 
 MINIMAL: dict[str, Any] = {
@@ -105,7 +105,7 @@ MINIMAL: dict[str, Any] = {
 }
 
 
-def test_gpu_hours_are_a_budget_where_nothing_has_a_price(tmp_path: Path) -> None:
+def test_gpu_hours_are_the_local_budget(tmp_path: Path) -> None:
     text = LOCAL.replace("10m}", "10m, gpu_hours: 4}")
     experiment = load(tmp_path, text)
     again = Experiment.from_json(experiment.to_json())
@@ -113,9 +113,9 @@ def test_gpu_hours_are_a_budget_where_nothing_has_a_price(tmp_path: Path) -> Non
         assert one.limits.budget == 4
         (offer,) = find_provider("local").catalog(one.cloud, ("on-demand",), tmp_path).offers
         assert offer.usd_per_hour == offer.gpus, "a dollar each"
-    assert "gpu_hours: is for GPUs that have no price" in refused(tmp_path, text + "  price: 1\n")
+    assert "gpu_hours: is for GPUs that have no price" in refusal(tmp_path, text + "  price: 1\n")
     both = text.replace("gpu_hours: 4", "gpu_hours: 4, budget: $5")
-    assert "limits.budget: is there, and gpu_hours too" in refused(tmp_path, both)
+    assert "limits.budget: is there, and gpu_hours too" in refusal(tmp_path, both)
 
 
 def test_a_budget_limits_nothing_without_a_price(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_a_budget_limits_nothing_without_a_price(tmp_path: Path) -> None:
 def test_a_budget_alone_needs_a_price_or_charges(tmp_path: Path) -> None:
     said = "GPUs cost nothing here, so a budget limits nothing; leave it out and set a deadline"
     alone = LOCAL.replace("deadline: 10m", "budget: $4")
-    assert refused(tmp_path, alone).startswith(f"file:8: limits.budget: {said}")
+    assert refusal(tmp_path, alone).startswith(f"file:8: limits.budget: {said}")
     shared = LOCAL.replace("10m}", "10m, budget: $4}").replace("provider: local", "provider: ray")
-    assert refused(tmp_path, shared).startswith(f"file:8: limits.budget: {said}")
+    assert refusal(tmp_path, shared).startswith(f"file:8: limits.budget: {said}")
 
 
 def problem(experiment: Experiment) -> stages.Problem:
@@ -184,9 +184,9 @@ def test_strategies_that_decide_as_they_go_need_no_price(tmp_path: Path, strateg
 
 def test_what_costs_nothing_shows_no_dollars_and_no_market(tmp_path: Path) -> None:
     planned = make.make_plan(problem(load(tmp_path)), Limits(600.0))
-    text = shown(lambda out: show_plan(out, propose(planned)))
-    text += shown(lambda out: show_all(out, propose(planned)))
-    text += shown(lambda out: show_report(out, simulate(make_job(planned, 0.0, paced=False))))
+    text = screen(lambda out: show_plan(out, propose(planned)))
+    text += screen(lambda out: show_all(out, propose(planned)))
+    text += screen(lambda out: show_report(out, simulate(make_job(planned, 0.0, paced=False))))
     assert "$" not in text
     assert "on-demand" not in text
     assert "checkpoint:" not in text, "nothing was saved"
@@ -198,25 +198,23 @@ def test_what_costs_nothing_shows_no_dollars_and_no_market(tmp_path: Path) -> No
     priced = make.make_plan(
         problem(load(tmp_path, with_cloud("price: $3.60/h"))), Limits(600.0, 1.0)
     )
-    assert "$3.60/h" in shown(lambda out: show_plan(out, propose(priced)))
+    assert "$3.60/h" in screen(lambda out: show_plan(out, propose(priced)))
 
 
-def shown(show: Callable[[Console], None]) -> str:
-    file = io.StringIO()
-    show(Console(file=file, width=100, highlight=False))
-    return file.getvalue()
+def screen(show: Callable[[Console], None]) -> str:
+    return "\n".join(print_lines(show, soft_wrap=False))
 
 
-def test_what_an_instance_hour_costs_is_planned_billed_and_reported(tmp_path: Path) -> None:
+def test_instance_hours_are_billed(tmp_path: Path) -> None:
     text = with_cloud("price: $1/h") + "charges: {per_instance_hour: $2.60}\n"
     dear = make.make_plan(problem(load(tmp_path, text)), Limits(600.0, 1.0))
     alone = with_cloud("price: $1/h")
     cheap = make.make_plan(problem(load(tmp_path, alone)), Limits(600.0, 1.0))
     ratio = dear.plan.estimate.dollars / cheap.plan.estimate.dollars
     assert ratio == pytest.approx(3.6)
-    assert "$2.6 per instance-hour" in shown(lambda out: show_all(out, propose(dear)))
+    assert "$2.6 per instance-hour" in screen(lambda out: show_all(out, propose(dear)))
     report = simulate(make_job(dear, 0.0, paced=False))
     books = report.accounting
     assert books.whole.dollars == pytest.approx(report.policy.spent(report.policy.now))
     assert books.added == pytest.approx(books.whole.dollars * 2.6 / 3.6)
-    assert "per instance-hour" in shown(lambda out: show_report(out, report))
+    assert "per instance-hour" in screen(lambda out: show_report(out, report))

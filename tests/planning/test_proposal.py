@@ -24,7 +24,7 @@ def test_json_is_strict_and_holds_the_plan_itself() -> None:
     assert data["plan"]["forecast"]["dollars"]["p95"] == pytest.approx(MIXED.estimate.dollars * 1.3)
 
 
-def test_json_says_what_is_launched_and_what_the_choice_saves() -> None:
+def test_json_has_launches_and_savings() -> None:
     data = to_json(proposal())
     launched = [(one["instance_type"], one["market"], one["instances"]) for one in data["launches"]]
     assert launched == [("p9.big", "spot", 1), ("g9.small", "on-demand", 4)]
@@ -42,7 +42,7 @@ def test_json_says_what_is_launched_and_what_the_choice_saves() -> None:
 
 
 @pytest.mark.parametrize("source", ["stages", "policy"])
-def test_without_a_confidence_a_plan_breaks_what_most_runs_break(source: str) -> None:
+def test_plan_without_confidence_follows_most_runs(source: str) -> None:
     unsure = proposal(confidence=None, limits=Limits(deadline=100.0, budget=1000.0))
     assert unsure.broken(run_of(MIXED, 1.0, source=source)) == ()
     assert unsure.broken(run_of(MIXED, 0.4, source=source)) == ("deadline",)

@@ -27,6 +27,7 @@ from cloudtune.runs.home import LEDGER
 from cloudtune.runs.report import simulate
 from tests.builders.experiments import FIELDS
 from tests.builders.proposals import speed
+from tests.display.test_run_screen import print_lines
 
 SEARCH = {**FIELDS, "trials": None, "epochs": {"max": 27}, "limits": {"deadline": "2h"}}
 NODE = "gpu*|gpu:a100:8|96|500000|1-00:00:00|idle|n{}"
@@ -56,9 +57,9 @@ def plan(folder: Path, **fields: Any) -> Planned:
 
 
 def screen(planned: Planned) -> str:
-    file = io.StringIO()
-    show_plan(Console(file=file, width=100, highlight=False), propose(planned, others="screen"))
-    return " ".join(file.getvalue().split())
+    proposal = propose(planned, others="screen")
+    lines = print_lines(lambda out: show_plan(out, proposal), soft_wrap=False)
+    return " ".join(" ".join(lines).split())
 
 
 def test_a_deadline_alone_takes_the_fewest_gpu_hours(tmp_path: Path) -> None:

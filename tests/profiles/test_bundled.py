@@ -30,7 +30,7 @@ def test_resnet50_on_cifar10_at_707_images_a_second() -> None:
     assert profile.error == 0.2, "the unit of the source's figures is our reading"
 
 
-def test_a_batch_too_big_for_one_gpu_takes_several_steps() -> None:
+def test_oversized_batch_takes_steps() -> None:
     """1600 images on a T4 are eight times 200, each in 0.9235 s."""
     profile = bundled.load("resnet50-imagenet@t4", G4)
     assert profile.epoch_seconds(1.0) == pytest.approx(1_281_167 / 1600 * 8 * 0.9235309, rel=1e-6)
@@ -62,7 +62,7 @@ def test_several_nodes_with_as_many_gpus_as_measured(gpus: int, widths: tuple[fl
     assert [width for width in widths if not result.epoch[width].n] == [8.0] * (gpus == 8)
 
 
-def test_what_was_published_for_a_gpu_goes_before_a_ratio() -> None:
+def test_published_speed_beats_ratio() -> None:
     result = bundled.load("bert-squad@t4", machine("a100", 8))
     assert result == bundled.load("bert-squad@a100", machine("a100", 8))
     assert "DGX A100" in result.source
@@ -78,14 +78,14 @@ def test_another_gpu_is_derived() -> None:
 
 
 @pytest.mark.parametrize("other", [machine("radeon-pro-v520", 4), machine("v100", 0)])
-def test_nothing_is_made_up_for_a_gpu_that_none_compared(other: InstanceType) -> None:
+def test_uncompared_gpu_has_no_profile(other: InstanceType) -> None:
     assert bundled.find("resnet50-cifar10@v100", other) is None
     with pytest.raises(UsageError, match=r"nothing is published that compares .*; take instances"):
         bundled.load("resnet50-cifar10@v100", other)
 
 
 @pytest.mark.parametrize("name", bundled.names())
-def test_each_has_an_absolute_time_a_source_and_a_date(name: str) -> None:
+def test_bundled_profiles_have_sources(name: str) -> None:
     figures = bundled.published_figures(name)
     profile = bundled.load(name, figures.machine)
     assert figures.layouts[0].width == 1.0

@@ -32,7 +32,7 @@ def ratio(speeds: GpuSpeeds, slow: str, fast: str) -> float:
     return present(speeds.between(slow, fast)).ratio
 
 
-def test_a_gpu_that_none_compared_is_placed_by_its_specification() -> None:
+def test_uncompared_gpu_is_placed_by_specification() -> None:
     speeds = solve([row("a", "b", 2.0), row("b", "c", 2.0)], SHEETS)
     placed = present(speeds.between("a", "d"))
     assert placed.ratio == pytest.approx(8.0)
@@ -68,7 +68,7 @@ def test_a_single_program_counts_little_beside_the_specification() -> None:
     assert 2.0 < ratio(one, "c", "d") < ratio(ten, "c", "d") < 4.0
 
 
-def test_a_gpu_without_a_specification_is_a_mistake_of_the_tables() -> None:
+def test_gpu_without_specification_is_an_error() -> None:
     with pytest.raises(KeyError):
         solve([row("a", "x", 2.0)], SHEETS)
 

@@ -70,7 +70,7 @@ def test_an_unseen_width_is_off_as_much_as_seen() -> None:
     assert result.widths == MEASURED.widths
 
 
-def test_a_run_by_another_strategy_says_nothing_of_a_width() -> None:
+def test_other_strategies_say_nothing_of_widths() -> None:
     sharded = replace(MEASURED, parallel={1.0: "ddp", 2.0: "ddp", 4.0: "fsdp"})
     assert after(saw(9.0, 40, width=4.0), of=sharded).epoch_seconds(4.0) == 4.0
     both = [after(saw(9.0, 40, width=2.0), of=of).epoch_seconds(2.0) for of in (sharded, MEASURED)]
@@ -130,7 +130,7 @@ def test_delays_alone_make_no_profile() -> None:
     assert result.boot.mean == pytest.approx(30.0, rel=0.05)
 
 
-def test_boots_are_those_of_the_market_and_else_of_any() -> None:
+def test_boots_prefer_the_market() -> None:
     both = saw(10.0, boots=(40.0, 4))
     spot = saw(10.0, boots=(100.0, 4), market="spot")
     run = replace(both, delays=(*both.delays, *spot.delays))

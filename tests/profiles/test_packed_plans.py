@@ -42,13 +42,13 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**fields)
 
 
-def measured(memory: dict[float, float] | None = None) -> ScalingProfile:
+def make_profile(memory: dict[float, float] | None = None) -> ScalingProfile:
     identity = Identity("train.py", "train", files={}, constants={})
     return replace(profile(WORTH_PACKING, name=TYPE), memory=memory or {}, identity=identity)
 
 
 def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem:
-    return build_problem(experiment(**changes), [measured(memory)])
+    return build_problem(experiment(**changes), [make_profile(memory)])
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
@@ -114,7 +114,7 @@ def test_what_is_not_offered_is_reported_with_the_plan() -> None:
 def test_the_same_script_on_a_larger_gpu_has_room() -> None:
     """A T4 in another type is derived from; the memory goes by that type's own GPU."""
     wanted = experiment(cloud={"instances": [TYPE, "g4dn.xlarge"], "max_instances": 1})
-    result = build_problem(wanted, [measured({1.0: 5000.0})])
+    result = build_problem(wanted, [make_profile({1.0: 5000.0})])
     assert {rentable.profile.widths for rentable in result.rentables} == {
         (0.5, 1.0, 2.0),
         (0.5, 1.0),

@@ -19,7 +19,7 @@ EMULATED = replace(G5, provenance=Provenance("emulated", core_seconds=0.25, fact
 P3 = replace(profile({1.0: 8.0}, name="p3.2xlarge"), measured_at=TODAY)
 
 
-def derived(one: ScalingProfile) -> ScalingProfile:
+def derive_profile(one: ScalingProfile) -> ScalingProfile:
     result = ratios.derive(one, V100, A100)
     assert result is not None
     return result
@@ -30,10 +30,10 @@ def derived(one: ScalingProfile) -> ScalingProfile:
     [
         (G5, "measured 3 days ago on g5.xlarge"),
         (P3, "measured today on p3.2xlarge"),
-        (derived(P3), "derived from p3.2xlarge, measured today"),
+        (derive_profile(P3), "derived from p3.2xlarge, measured today"),
         (EMULATED, "emulated"),
         (
-            derived(replace(P3, provenance=Provenance("emulated"))),
+            derive_profile(replace(P3, provenance=Provenance("emulated"))),
             "emulated, derived from p3.2xlarge",
         ),
         (bundled.load("resnet50-cifar10@v100", V100), "published 7 years ago for p3.16xlarge"),
@@ -44,10 +44,10 @@ def test_what_stands_beside_a_figure(one: ScalingProfile, text: str) -> None:
     assert origin_text(one, TODAY) == text
 
 
-def test_of_several_each_is_reported_and_of_many_their_kinds() -> None:
+def test_many_sources_are_reported_by_kind() -> None:
     assert basis([G5, G5], TODAY).text == "measured 3 days ago on g5.xlarge"
     assert basis([G5, P3], TODAY).measured
-    two = basis([P3, derived(P3)], TODAY)
+    two = basis([P3, derive_profile(P3)], TODAY)
     assert two.text == "measured today on p3.2xlarge; derived from p3.2xlarge, measured today"
     assert not two.measured
     many = basis([G5, P3, EMULATED], TODAY)

@@ -44,7 +44,7 @@ def test_all_gpus_are_on_one_scale(one: str, middle: str, other: str) -> None:
     assert both.spread <= (first.spread**2 + second.spread**2) ** 0.5 + 1e-9
 
 
-def test_a_derived_profile_is_faster_and_its_gpu_less_sure() -> None:
+def test_derived_profile_is_less_sure() -> None:
     ratio = present(between("v100", "a100"))
     here = replace(profile(EPOCH, spread=0.1), error=0.1)
     there = present(derive(here, V100, A100))

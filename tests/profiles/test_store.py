@@ -17,7 +17,7 @@ SCRIPT = "5c" * 32
 WANTED = ("g.4x", "g.8x")
 
 
-def made(source: str, instance_type: str = "g.4x", script: str = SCRIPT) -> ScalingProfile:
+def make_profile(source: str, instance_type: str = "g.4x", script: str = SCRIPT) -> ScalingProfile:
     fresh = profile({1 / 3: 9.0, **NODE_BOUNDARY}, spread=0.1)
     return replace(fresh, source=source, instance_type=instance_type, script_hash=script)
 
@@ -35,7 +35,7 @@ def sources(folder: Path, given: Path | None = None) -> list[str]:
 
 def test_profiles_read_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "p.json"
-    profiles = [made("a"), made("b", "g.8x")]
+    profiles = [make_profile("a"), make_profile("b", "g.8x")]
     write(path, profiles)
     assert read(path) == profiles
     write(path, profiles[:1])
@@ -45,29 +45,31 @@ def test_profiles_read_back_equal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mib", [-1.0, math.inf, math.nan])
 def test_impossible_memory_is_refused(tmp_path: Path, mib: float) -> None:
-    write(tmp_path / "p.json", [replace(made("a"), memory={1.0: mib})])
+    write(tmp_path / "p.json", [replace(make_profile("a"), memory={1.0: mib})])
     with pytest.raises(UsageError, match=r"p\.json: .*g\.4x: `memory` at width 1 is"):
         read(tmp_path / "p.json")
 
 
 def test_the_store_goes_before_the_file_beside_the_experiment(tmp_path: Path) -> None:
-    write(tmp_path / store.BESIDE, [made("beside"), made("beside", "g.8x")])
+    write(tmp_path / store.BESIDE, [make_profile("beside"), make_profile("beside", "g.8x")])
     assert sources(tmp_path) == ["g.4x beside", "g.8x beside"]
-    keep(tmp_path, made("stored"))
+    keep(tmp_path, make_profile("stored"))
     assert sources(tmp_path) == ["g.4x stored", "g.8x beside"]
 
 
 def test_a_file_that_was_named_goes_before_all(tmp_path: Path) -> None:
-    keep(tmp_path, made("stored"), made("stored", "g.8x"))
+    keep(tmp_path, make_profile("stored"), make_profile("stored", "g.8x"))
     given = tmp_path / "given.json"
-    write(given, [made("given")])
+    write(given, [make_profile("given")])
     assert sources(tmp_path, given) == ["g.4x given"]
 
 
 def test_figures_of_another_version_are_passed_over(tmp_path: Path) -> None:
-    write(tmp_path / store.BESIDE, [made("old", script="0" * 64), made("new", "g.8x")])
+    write(
+        tmp_path / store.BESIDE, [make_profile("old", script="0" * 64), make_profile("new", "g.8x")]
+    )
     # The name of a stored file holds only the beginning of the hash.
-    old = replace(made("old"), script_hash=SCRIPT[:16] + "0" * 48)
+    old = replace(make_profile("old"), script_hash=SCRIPT[:16] + "0" * 48)
     write(stored_path(tmp_path / "store", SCRIPT, "g.4x"), [old])
     assert sources(tmp_path) == ["g.8x new"]
 
@@ -75,8 +77,8 @@ def test_figures_of_another_version_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
-        (made("old", script="0" * 64), "given.json: was measured with another version"),
-        (made("other", "p.1x"), "given.json: has no profile for g.4x, g.8x"),
+        (make_profile("old", script="0" * 64), "given.json: was measured with another version"),
+        (make_profile("other", "p.1x"), "given.json: has no profile for g.4x, g.8x"),
         (None, "no such profile; `cloudtune profile` makes one"),
     ],
 )
@@ -112,14 +114,14 @@ def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, compla
         read(path)
 
 
-def test_an_older_program_s_file_is_not_half_written_over(tmp_path: Path) -> None:
+def test_older_file_is_not_overwritten(tmp_path: Path) -> None:
     """A file is replaced in one step: a profile that can't be encoded leaves the old one."""
     path = tmp_path / "p.json"
-    write(path, [made("good")])
-    broken = replace(made("bad"), source=object())  # type: ignore[arg-type]
+    write(path, [make_profile("good")])
+    broken = replace(make_profile("bad"), source=object())  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         write(path, [broken])
-    assert read(path) == [made("good")]
+    assert read(path) == [make_profile("good")]
 
 
 GOOD = Measurement(8.0, 0.1, 3)
@@ -139,7 +141,9 @@ GOOD = Measurement(8.0, 0.1, 3)
     ],
 )
 def test_impossible_figures(tmp_path: Path, wrong: dict[str, Any], complaint: str) -> None:
-    write(tmp_path / "p.json", [made("good"), replace(made("bad", "g.8x"), **wrong)])
+    write(
+        tmp_path / "p.json", [make_profile("good"), replace(make_profile("bad", "g.8x"), **wrong)]
+    )
     where = rf"p\.json: the profile of g\.8x: .*{complaint}.*; measure it again"
     with pytest.raises(UsageError, match=where):
         read(tmp_path / "p.json")
@@ -150,18 +154,20 @@ A100 = InstanceType("g.8x", 8, "a100", 40960, 96, 1179648)
 RADEON = InstanceType("g.radeon", 8, "radeon-pro-v520", 46080, 96, 1179648)
 
 
-def resolved(folder: Path, given: str | Path | None, *wanted: InstanceType) -> list[ScalingProfile]:
+def resolve_store(
+    folder: Path, given: str | Path | None, *wanted: InstanceType
+) -> list[ScalingProfile]:
     return resolve(given, SCRIPT, wanted, store=folder / "store", beside=folder)
 
 
 def test_a_bundled_profile_goes_before_what_was_measured(tmp_path: Path) -> None:
-    keep(tmp_path, made("stored"))
-    result = resolved(tmp_path, "bert-squad@t4", T4)
+    keep(tmp_path, make_profile("stored"))
+    result = resolve_store(tmp_path, "bert-squad@t4", T4)
     assert result == [bundled.load("bert-squad@t4", T4)]
 
 
 def test_it_is_derived_for_other_gpus_where_possible(tmp_path: Path) -> None:
-    result = resolved(tmp_path, "resnet18-cifar10-b2048@t4", RADEON, A100, T4)
+    result = resolve_store(tmp_path, "resnet18-cifar10-b2048@t4", RADEON, A100, T4)
     assert [one.instance_type for one in result] == ["g.8x", "g.4x"]
     assert [one.error for one in result] == [0.0, 0.0]
     assert [one.gpu_error for one in result] == [pytest.approx(0.38, abs=0.01), 0.05]
@@ -170,7 +176,7 @@ def test_it_is_derived_for_other_gpus_where_possible(tmp_path: Path) -> None:
 def test_published_figures_in_a_file_are_of_any_script(tmp_path: Path) -> None:
     published = [bundled.load("bert-squad@t4", T4)]
     write(tmp_path / "kept.json", published)
-    assert resolved(tmp_path, tmp_path / "kept.json", T4) == published
+    assert resolve_store(tmp_path, tmp_path / "kept.json", T4) == published
 
 
 def test_an_age_is_in_days() -> None:
@@ -180,9 +186,9 @@ def test_an_age_is_in_days() -> None:
     assert age("long ago", "2026-01-31") is None
 
 
-def test_a_profile_from_before_gpus_had_an_error_of_their_own(tmp_path: Path) -> None:
+def test_profile_without_gpu_error_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    write(path, [made("old")])
+    write(path, [make_profile("old")])
     data = json.loads(path.read_text())
     del data["profiles"][0]["gpu_error"]
     path.write_text(json.dumps(data))
@@ -190,6 +196,6 @@ def test_a_profile_from_before_gpus_had_an_error_of_their_own(tmp_path: Path) ->
 
 
 def test_an_impossible_error_of_a_gpu_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "p.json", [replace(made("bad"), gpu_error=-0.5)])
+    write(tmp_path / "p.json", [replace(make_profile("bad"), gpu_error=-0.5)])
     with pytest.raises(UsageError, match=r"`gpu_error` is -0\.5, and must be 0 or more"):
         read(tmp_path / "p.json")

@@ -40,13 +40,13 @@ def test_a_v100_takes_what_is_assumed() -> None:
     assert result.epoch_seconds(1.0) == pytest.approx(60.0)
 
 
-def test_gpus_that_are_compared_with_few_others_have_the_larger_errors_of_their_own() -> None:
+def test_rarely_compared_gpus_err_more() -> None:
     own = gpu_speeds().own_errors
     assert max(own["a100"], own["h100"]) < own["v100"] < min(own["t4"], own["l4"], own["m60"])
 
 
 @pytest.mark.parametrize(("one", "other"), [("a10g", "l40s"), ("t4", "l4"), ("k80", "v100")])
-def test_the_errors_of_a_pair_make_up_the_spread_of_its_ratio(one: str, other: str) -> None:
+def test_pair_errors_make_the_spread(one: str, other: str) -> None:
     own = gpu_speeds().own_errors
     spread = present(between(one, other)).spread
     assert math.hypot(own[one], own[other]) == pytest.approx(spread, rel=0.1)

@@ -18,7 +18,7 @@ from cloudtune.strategies.fleets import Unplanned, surplus_to_empty
 EVENTS = 40_000
 
 
-def drawn(*key: object) -> float:
+def draw(*key: object) -> float:
     """Return a number from 0 to 1, always the same for the same key."""
     bits = hashlib.sha256(repr(key).encode()).digest()
     return int.from_bytes(bits[:4], "big") / 2**32
@@ -39,7 +39,7 @@ class Fickle:
     def _whim(self, trial: TrialProgress) -> float:
         """Return a draw; 1 for a trial that has had its share of whims."""
         self._whims[trial.id] = count = self._whims.get(trial.id, 0) + 1
-        return 1.0 if count > 12 else drawn(self._seed, trial.id, count)
+        return 1.0 if count > 12 else draw(self._seed, trial.id, count)
 
     def requests(self, view: base.View, room: int) -> Sequence[base.TrialGroup]:
         known = view.trials
@@ -48,7 +48,7 @@ class Fickle:
             for trial in self._trials
             if trial.id not in known or known[trial.id].status in {"parked", "at rung"}
         ]
-        steps = [1 + int(4 * drawn(self._seed, trial.id, "step")) for trial in ready]
+        steps = [1 + int(4 * draw(self._seed, trial.id, "step")) for trial in ready]
         begun = [known[t.id].epoch if t.id in known else 0 for t in ready]
         tasks = [
             base.Task(trial, min(self._last, epoch + step))
@@ -78,9 +78,9 @@ class Fickle:
         at = next(self._calls)
         waiting = [trial for trial in view.trials.values() if trial.status == "waiting"]
         return {
-            trial.id: verdicts[drawn(self._seed, at) < 0.01]
+            trial.id: verdicts[draw(self._seed, at) < 0.01]
             for trial in (*view.running, *waiting)
-            if drawn(self._seed, trial.id, at) < 0.05 and self._whim(trial) < 1.0
+            if draw(self._seed, trial.id, at) < 0.05 and self._whim(trial) < 1.0
         }
 
     def wake_at(self, view: base.View) -> float | None:
@@ -111,12 +111,12 @@ class Jumpy(base.ByWidth):
         return [self._draw(task.trial.id, 0) for task in tasks]
 
     def resized(self, view: base.View, trial: TrialProgress) -> Width:
-        if drawn(self.seed, "when", trial.id, trial.epoch) > self.often:
+        if draw(self.seed, "when", trial.id, trial.epoch) > self.often:
             return trial.width
         return self._draw(trial.id, trial.epoch)
 
     def _draw(self, *key: object) -> Width:
-        return self.options[int(len(self.options) * drawn(self.seed, *key))]
+        return self.options[int(len(self.options) * draw(self.seed, *key))]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Mixed(Unplanned):
         return max(offer.gpus for offer in self.offers) * self.instances
 
     def target(self, view: base.View, needed: float) -> Mapping[Offer, int]:
-        first = int(drawn(self.seed, int(view.now / 60)) * len(self.offers))
+        first = int(draw(self.seed, int(view.now / 60)) * len(self.offers))
         wanted: dict[Offer, int] = {}
         left = self.instances
         for item in (*self.offers[first:], *self.offers[:first]):
@@ -155,8 +155,8 @@ class Whimsical(Mixed):
     name = "whimsical"
 
     def target(self, view: base.View, needed: float) -> Mapping[Offer, int]:
-        size = drawn(self.seed, view.now, len(list(view.fleet)), sum(view.held.values()))
-        first = self.offers[int(len(self.offers) * drawn(self.seed, size))]
+        size = draw(self.seed, view.now, len(list(view.fleet)), sum(view.held.values()))
+        first = self.offers[int(len(self.offers) * draw(self.seed, size))]
         return {first: int((self.instances + 1) * size)}
 
 
@@ -206,7 +206,7 @@ class MessyWorld:
                 continue
             if isinstance(event, events.EpochDone) and not self._saved(event.epoch):
                 event = replace(event, checkpoint=None)
-            if drawn(self._mess.seed, "twice", event.at, type(event)) < self._mess.twice:
+            if draw(self._mess.seed, "twice", event.at, type(event)) < self._mess.twice:
                 self._hold(event, 5.0)
             if not isinstance(
                 event,
@@ -218,7 +218,7 @@ class MessyWorld:
             )
 
     def _hold(self, event: events.Event, most: float) -> None:
-        at = event.at + most * drawn(self._mess.seed, "late", event.at, type(event))
+        at = event.at + most * draw(self._mess.seed, "late", event.at, type(event))
         heapq.heappush(self._queue, (at, next(self._order), replace(event, at=at)))
 
     def _saved(self, epoch: int) -> bool:
@@ -227,6 +227,6 @@ class MessyWorld:
     def apply(self, command: commands.Command) -> None:
         if isinstance(command, commands.Release) and command.intent not in self._unheard:
             self._unheard.add(command.intent)
-            if drawn(self._mess.seed, "deaf", command.intent) < self._mess.deaf:
+            if draw(self._mess.seed, "deaf", command.intent) < self._mess.deaf:
                 return
         self._world.apply(command)

@@ -292,7 +292,7 @@ class Watch:
             gpus.give(session)
 
 
-def releases_are_confirmed_or_repeated(entries: Sequence[Entry]) -> None:
+def check_releases(entries: Sequence[Entry]) -> None:
     """None is waited for beyond twice the policy's patience: the run's end begins another wait."""
     waiting: dict[str, float] = {}
     for entry in entries:
@@ -322,7 +322,7 @@ def holds(case: Case) -> tuple[RunPolicy, tuple[Entry, ...]]:
     watch = Watch(case)
     for entry in entries:
         watch.take(entry)
-    releases_are_confirmed_or_repeated(entries)
+    check_releases(entries)
     no_storm(entries)
     assert flapped(policy, case.rentables, entries) == ()
     assert all(trial.epoch <= case.last for trial in policy.trials.values())

@@ -64,7 +64,7 @@ def test_no_fleet_flaps_and_every_run_ends(made: tuple[Delays, float, float, Cas
     assert result.violations == ()
 
 
-def test_the_run_that_once_decided_for_ever_at_one_instant() -> None:
+def test_decisions_at_one_instant_end() -> None:
     """Launch, release before launch, refusal, launch: the budget's end came and went with each."""
     place, scaling = replace(offer(2, 12.0), minimum_seconds=0.0), SUBLINEAR
     prompt = Delays(launch=0.0, boot=0.0, start=2.0, resize=0.0, release=0.0, spread=0.0)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -112,10 +111,10 @@ def with_more(choice: Choice, more: dict[str, Any]) -> Choice:
     return replace(choice, **{name: kind(factor * getattr(choice, name))})
 
 
-def bought(choice: Choice) -> int:
+def count_epochs(choice: Choice) -> int:
     """Return how many epochs a run trains where speeds are those that were measured."""
     asked = load_experiment(choice.experiment, {})
-    rentables = [measured(each) for each in load_problem(asked, None).rentables]
+    rentables = [measure(each) for each in load_problem(asked, None).rentables]
     limits = Limits(asked.limits.deadline, asked.limits.budget)
     policy = make_policy(asked, rentables, limits, heartbeat=False, checked=False, learns=False)
     world = SimWorld(rentables, "score", synthetic_metric("max", 1), 1)
@@ -124,7 +123,7 @@ def bought(choice: Choice) -> int:
     return sum(isinstance(entry.event, EpochDone) for entry in ledger.entries)
 
 
-def planned(choice: Choice) -> Plan | None:
+def plan_choice(choice: Choice) -> Plan | None:
     """Return the stages that are planned where speeds are known; None if no plan keeps the limits.
 
     A number of trials is named, but for strategies that plan as many as the limits pay for.
@@ -134,7 +133,7 @@ def planned(choice: Choice) -> Plan | None:
         del fields["trials"]
     asked = load_experiment(fields, {})
     problem = load_problem(asked, None)
-    known = tuple(measured(rentable) for rentable in problem.rentables)
+    known = tuple(measure(rentable) for rentable in problem.rentables)
     limits = Limits(asked.limits.deadline, asked.limits.budget)
     try:
         return make_plan(replace(problem, rentables=known), limits, runs=1).plan.staged
@@ -142,7 +141,7 @@ def planned(choice: Choice) -> Plan | None:
         return None
 
 
-def measured(rentable: Rentable) -> Rentable:
+def measure(rentable: Rentable) -> Rentable:
     """Return a rentable at published speeds, as if they were measured, on spot that stays."""
     logs = gpu_speeds().logs
     seconds = SECONDS / math.exp(logs[rentable.offer.instance_type.gpu] - logs["v100"])
@@ -151,14 +150,6 @@ def measured(rentable: Rentable) -> Rentable:
     profile = known.slow_down(seconds / known.epoch_seconds(1.0))
     offer = replace(rentable.offer, interruptions_per_hour=0.0)
     return replace(rentable, offer=offer, profile=profile, behaviours=())
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @settings(
@@ -170,7 +161,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @example(choice=HALF_AN_INSTANCE, more={"deadline": 2.0})
 @example(choice=BARRIERS, more={"budget": 1.3})
 def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
-    assert bought(with_more(choice, more)) >= (1 - TOLERANCE) * bought(choice)
+    assert count_epochs(with_more(choice, more)) >= (1 - TOLERANCE) * count_epochs(choice)
 
 
 @settings(
@@ -181,10 +172,10 @@ def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]
 @given(choice=STAGED, more=MORE)
 def test_more_never_plans_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
     """Stages of the same work never cost more."""
-    before = planned(choice)
+    before = plan_choice(choice)
     assume(before is not None)
     assert before is not None
-    after = planned(with_more(choice, more))
+    after = plan_choice(with_more(choice, more))
     assert after is not None
     assert after.epochs >= before.epochs
     if after.epochs == before.epochs:

@@ -105,14 +105,14 @@ def test_a_run_ends_within_its_limits_and_leaves_nothing(case: Case) -> None:
     assert played.policy.fleet.alive() == []
     assert played.entries[-1].commands[-1] == EndRun(played.policy.ending or EndReason.FAILED)
     limits = case.setting.limits
-    assert limits.deadline is None or played.policy.now <= limits.deadline or not rented(played)
+    assert limits.deadline is None or played.policy.now <= limits.deadline or not has_rented(played)
     assert limits.budget is None or played.dollars <= limits.budget + 1e-9
     never_too_many(played, case.plan)
     epochs_follow_each_other(played)
     endings_fit(played)
 
 
-def rented(played: Played) -> bool:
+def has_rented(played: Played) -> bool:
     return any(isinstance(c, Launch) for entry in played.entries for c in entry.commands)
 
 
@@ -163,7 +163,7 @@ def endings_fit(played: Played) -> None:
 
 @thorough
 @given(case=cases())
-def test_a_recorded_run_is_decided_again_in_the_same_way(case: Case) -> None:
+def test_replay_decides_the_same(case: Case) -> None:
     played = case.play()
     policy = case.setting.policy(case.plan)
     replay(policy, played.entries)
@@ -205,7 +205,7 @@ def test_without_trouble_every_run_finishes(data: st.DataObject, setting: Settin
 
 
 @st.composite
-def surprised(draw: st.DrawFn) -> Setting:
+def surprising_jobs(draw: st.DrawFn) -> Setting:
     """Give jobs of `sha` whose world is slower or faster than their profile, and has trouble."""
     setting = on_spot(draw(JOBS), draw(st.sampled_from([0.0, 30.0])))
     pace, wide = draw(st.floats(0.7, 1.5)), draw(st.floats(0.9, 1.3))
@@ -230,7 +230,7 @@ def surprised(draw: st.DrawFn) -> Setting:
 
 
 @settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
-@given(setting=surprised())
+@given(setting=surprising_jobs())
 def test_a_surprised_run_keeps_its_limits(setting: Setting) -> None:
     try:
         played = play(setting)

@@ -7,7 +7,7 @@ import pytest
 from cloudtune.experiment import Experiment
 from cloudtune.private_files import a_guest, keep_private
 from cloudtune.running.data import with_data
-from tests.experiment.test_variables import loaded
+from tests.experiment.test_variables import load
 
 
 def address(experiment: Experiment) -> str:
@@ -21,7 +21,7 @@ def test_each_content_is_uploaded_once(tmp_path: Path, capsys: pytest.CaptureFix
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "a").write_text("1")
-    experiment = loaded(tmp_path, f"data: {{sets: {folder}}}")
+    experiment = load(tmp_path, f"data: {{sets: {folder}}}")
     first = address(experiment)
     assert f"data.sets: 0 MB uploaded to {first}" in capsys.readouterr().err
     assert Path(first, "a").read_text() == "1"

@@ -222,9 +222,7 @@ def test_an_interrupt_in_python_names_the_run(head: Head) -> None:
     assert cloudtune.load_run(head.run).ended is None, "it is still going"
 
 
-def test_an_interrupt_during_the_launch_waits_for_the_heads_id(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_waits_for_head_id(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     def launched(*arguments: Any, **more: Any) -> str:
         interrupt(head)
         return head.launch(*arguments, **more)
@@ -234,7 +232,7 @@ def test_an_interrupt_during_the_launch_waits_for_the_heads_id(
         cloudtune.run("experiment.yaml", progress=False)
 
 
-def test_an_interrupt_after_the_run_says_that_the_head_may_bill(
+def test_late_interrupt_says_head_may_bill(
     bench: Bench, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote.Following, "_fetch_experience", lambda _: interrupt(head))
@@ -254,7 +252,7 @@ def test_an_interrupt_after_the_run_says_that_the_head_may_bill(
         (1, "error: the ledger is damaged", cloudtune.CloudtuneError),
     ],
 )
-def test_an_error_of_the_head_is_printed_once_and_raised(
+def test_head_error_is_printed_once(
     bench: Bench, head: Head, code: int, errors: str, kind: type[cloudtune.CloudtuneError]
 ) -> None:
     def fail(head: Head) -> None:

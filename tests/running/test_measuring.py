@@ -25,6 +25,7 @@ from cloudtune.running.flow import prepare, refuse_made_up, tune
 from cloudtune.running.reporter import Reporters
 from cloudtune.runs.job import Job
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.builders.worlds import measure_in
 
 if TYPE_CHECKING:
@@ -46,15 +47,13 @@ cloud: {instances: [g7.12xlarge], market: on-demand, max_instances: 4}
 """
 
 
-def emulated(folder: Path, **cloud: Any) -> Experiment:
+def make_experiment(folder: Path, **cloud: Any) -> Experiment:
     """Return an experiment on the emulated cloud, whose script is there."""
-    (folder / "train.py").write_text("def train(config): ...\n")
-    path = folder / "experiment.yaml"
-    path.write_text(EMULATED)
+    path = write_experiment(folder, EMULATED, "def train(config): ...\n")
     return Experiment.load(path, cloud, known_instances=lambda _: ["g7.12xlarge", "p3.8xlarge"])
 
 
-def measured(
+def measure(
     monkeypatch: pytest.MonkeyPatch, experiment: Experiment, seconds: float, *, pace: bool = True
 ) -> ScalingProfile:
     """Return the profile of a script whose epoch takes so long on a core, whoever shares it."""
@@ -83,11 +82,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    experiment = emulated(home)
-    cheap, dear = (measured(monkeypatch, experiment, seconds) for seconds in (0.05, 2.4))
+def test_scripts_have_own_profiles(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    experiment = make_experiment(home)
+    cheap, dear = (measure(monkeypatch, experiment, seconds) for seconds in (0.05, 2.4))
     factor, _ = core_factor("rtx-pro-4500")
     assert 6.0 < factor < 10.0, "such a GPU is faster than a V100"
     assert cheap.epoch[1.0].mean == pytest.approx(0.05 * factor)
@@ -106,7 +103,7 @@ def test_two_scripts_of_different_cost_have_different_profiles_and_plans(
 def test_without_a_pace_the_seconds_are_this_machines(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    result = measured(monkeypatch, emulated(home), 0.5, pace=False)
+    result = measure(monkeypatch, make_experiment(home), 0.5, pace=False)
     assert result.epoch[1.0].mean == pytest.approx(0.5)
     assert (result.provenance.origin, result.provenance.core_seconds) == ("emulated", None)
     assert result.source == "measured on emulated cloud, unpaced"
@@ -115,11 +112,11 @@ def test_without_a_pace_the_seconds_are_this_machines(
 def test_emulated_seconds_are_no_profile_of_real_gpus(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    experiment = emulated(home)
-    result = measured(monkeypatch, experiment, 0.5)
+    experiment = make_experiment(home)
+    result = measure(monkeypatch, experiment, 0.5)
     path = measuring.keep_profile(result)
     assert stored_profiles(experiment) == [result]
-    real = emulated(home, **{"cloud.provider": "aws"})
+    real = make_experiment(home, **{"cloud.provider": "aws"})
     assert stored_profiles(real) == []
     assert stored_profiles(real, str(path)) == [result], "it was named"
     with pytest.raises(UsageError, match="emulated, not those of real GPUs"):
@@ -129,8 +126,8 @@ def test_emulated_seconds_are_no_profile_of_real_gpus(
 
 
 def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    experiment = emulated(home)
-    actual = measured(monkeypatch, experiment, 0.5)
+    experiment = make_experiment(home)
+    actual = measure(monkeypatch, experiment, 0.5)
     made = make.make_plan(build_problem(experiment, [actual]), Limits(600.0))
     proposal = propose(made)
     result = to_json(proposal)
@@ -143,11 +140,11 @@ def test_a_plan_says_what_its_figures_rest_on(monkeypatch: pytest.MonkeyPatch, h
     assert job.profiles[0].provenance == actual.provenance, "saved plans and ledgers have it"
     monkeypatch.setattr("cloudtune.infra.node.this_machine.cores", lambda: 2)
     assert not list(cores_note(made.plan, made.rentables))
-    [note] = cores_note(made.plan, [_hurried(rentable) for rentable in made.rentables])
+    [note] = cores_note(made.plan, [_hurry(rentable) for rentable in made.rentables])
     assert "epochs will take longer than planned" in note
 
 
-def _hurried(rentable: Rentable) -> Rentable:
+def _hurry(rentable: Rentable) -> Rentable:
     """Return it as one whose pace is faster than the core that it was timed on."""
     result = replace(rentable.profile.provenance, core_seconds=12.5)
     return replace(rentable, profile=replace(rentable.profile, provenance=result))
@@ -190,25 +187,21 @@ TRUTH = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0, name="g7.12xlarge")
 def test_a_hanging_configuration_takes_a_quarter_of_the_deadline(
     monkeypatch: pytest.MonkeyPatch, home: Path, hangs_in: int
 ) -> None:
-    experiment = emulated(home, **{"limits.deadline": "2m"})
+    experiment = make_experiment(home, **{"limits.deadline": "2m"})
     seconds, _ = first(monkeypatch, experiment, TRUTH, hangs_in)
     assert seconds <= 30.0
     [result] = stored_profiles(experiment)
     assert result.provenance.core_seconds == pytest.approx(2.0)
 
 
-def test_measuring_costs_a_tenth_of_the_budget_after_an_epoch(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    experiment = emulated(home, **{"limits.budget": "$2"})
+def test_measuring_costs_a_tenth(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    experiment = make_experiment(home, **{"limits.budget": "$2"})
     _, dollars = first(monkeypatch, experiment, TRUTH.slow_down(10.0))
     assert 0.1 < dollars <= 0.2
 
 
-def test_a_run_may_spend_what_measuring_left_of_the_budget(
-    monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    experiment = emulated(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
+def test_run_spends_what_measuring_left(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    experiment = make_experiment(home, **{"limits.deadline": "1h", "limits.budget": "$2"})
     jobs: list[Job] = []
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", synthetic_metric("max", 0)), TRUTH)
     monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
@@ -223,24 +216,24 @@ def test_a_measurement_counts_the_charges_of_its_experiment(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     charged = {"limits.budget": "$9", "charges.per_launch": "$0.5"}
-    _, dollars = first(monkeypatch, emulated(home, **charged), TRUTH)
+    _, dollars = first(monkeypatch, make_experiment(home, **charged), TRUTH)
     assert 0.5 < dollars < 1.0
 
 
 def test_a_first_epoch_is_measured_though_it_costs_more(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    experiment = emulated(home, **{"limits.budget": "$0.4"})
+    experiment = make_experiment(home, **{"limits.budget": "$0.4"})
     seconds, _ = first(monkeypatch, experiment, TRUTH.slow_down(20.0))
     assert 40.0 < seconds < 120.0
     [result] = stored_profiles(experiment)
     assert set(result.epoch) == {1.0}, "the other widths are left to the run"
 
 
-def test_a_run_goes_on_by_what_is_assumed_where_no_epoch_was_measured(
+def test_unmeasured_run_assumes_speeds(
     monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment = emulated(home, **{"limits.deadline": "2m", "limits.budget": "$2"})
+    experiment = make_experiment(home, **{"limits.deadline": "2m", "limits.budget": "$2"})
     measure_in(
         monkeypatch,
         lambda it: SimWorld(

@@ -16,6 +16,7 @@ from cloudtune.running.flow import prepare
 from cloudtune.running.reporter import Reporters
 from tests.bench import Done, called
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.builders.worlds import Cramped, measure_in
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ class Place:
         return called(self._capsys, words[0], self.experiment("sha"), *words[1:])
 
     def experiment(self, strategy: str) -> Path:
-        path = self.folder / "experiment.yaml"
-        path.write_text(TEXT.format(strategy=strategy))
-        return path
+        return write_experiment(self.folder, TEXT.format(strategy=strategy))
 
     def trains(self, one: float, two: float, mib: float | None) -> None:
         """Have an epoch take n seconds for one, and for two on a GPU, with that memory."""
@@ -118,7 +117,7 @@ def test_one_and_two_on_a_gpu_say_how_many(
     assert place.measured == [WHOLE if mib == 9000.0 else (0.5, *WHOLE)]
 
 
-def test_a_predicted_share_is_off_by_more_and_says_so(place: Place) -> None:
+def test_predicted_share_is_less_sure(place: Place) -> None:
     place.trains(8.0, 10.0, 1000.0)
     done = place("profile", "--pack", "auto", "--yes")
     assert "predicted ± 34%" in done.out

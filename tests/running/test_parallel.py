@@ -15,6 +15,7 @@ from cloudtune.model.events import EpochDone, Event, TrialFailed
 from cloudtune.profiles import store
 from tests.bench import Bench
 from tests.builders import profile
+from tests.builders.experiments import write_experiment
 from tests.builders.worlds import measure_in
 
 MACHINE = "local-4x-cpu"
@@ -59,10 +60,7 @@ def experiment(bench: Bench, simulated: list[Any], monkeypatch: pytest.MonkeyPat
     truth = profile({1.0: 1.0, 2.0: 1.0, 4.0: 1.0}, start=0.3, name=MACHINE)
     loss = synthetic_metric("min", 0)
     measure_in(monkeypatch, lambda it: Trains((it,), "loss", loss), truth)
-    (bench.folder / "train.py").write_text("def train(config): ...\n")
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT)
-    return path
+    return write_experiment(bench.folder, EXPERIMENT, "def train(config): ...\n")
 
 
 def ways(bench: Bench) -> set[tuple[float, str]]:

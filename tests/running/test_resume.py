@@ -30,9 +30,9 @@ PAUSE = 500.0
 
 
 def first_leg(
-    setting: Setting, interrupted: float | None = None
+    setting: Setting, interrupted: float | None = None, policy: RunPolicy | None = None
 ) -> tuple[RunPolicy, SimWorld, MemoryLedger]:
-    policy, world, ledger = setting.policy(), setting.world(), MemoryLedger()
+    policy, world, ledger = policy or setting.policy(), setting.world(), MemoryLedger()
     if interrupted is not None:
         world.schedule(Interrupted(interrupted))
     run(policy, world, ledger)
@@ -143,7 +143,7 @@ def test_a_run_that_met_its_deadline_continues_within_another(by: str | None, sh
 
 
 @pytest.mark.parametrize("by", ["seer", "seer-full", "asha"])
-def test_a_search_that_has_used_its_limits_continues_within_more(by: str) -> None:
+def test_exhausted_search_continues_within_more(by: str) -> None:
     setting = SETTING.but(by=by, trials=200, max_epochs=64, limits=Limits(deadline=400.0))
     policy, world, ledger = first_leg(setting)
     assert [policy.ending] == [EndReason.DONE]

@@ -53,7 +53,7 @@ class OneEvent:
         return ()
 
 
-def closed() -> None:
+def no_clouds() -> None:
     raise CloudtuneError("the emulator doesn't end")
 
 
@@ -63,7 +63,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     instances = [SimpleNamespace(id="i-1"), SimpleNamespace(id="i-2")]
     monkeypatch.setattr(running, "calls_to", lambda _: SimpleNamespace(errors=(OSError,)))
     monkeypatch.setattr(sweep, "sweep", lambda *_: instances)
-    cloud = SimpleNamespace(endpoint=None, close=closed)
+    cloud = SimpleNamespace(endpoint=None, close=no_clouds)
     made: Any = cast("Any", Runner)
     return cast("Runner", made(tmp_path, None, (), cloud, time.time(), 0.0, 0.0, 0.0, 1))
 

@@ -54,9 +54,8 @@ def test_a_search_is_timed_while_it_is_tried(
     assert read(kept)[0].provenance == provenance, "later plans go by it"
 
 
-def unmeasured(folder: Path, **changes: object) -> Experiment:
-    """Return an experiment whose script is there, and has never run."""
-    (folder / "train.py").write_text("def train(config): ...\n")
+def make_experiment(**changes: object) -> Experiment:
+    """Return an experiment of the script in `folder`, which has never run."""
     fields = {
         "name": "small",
         "train": "train.py:train",
@@ -69,41 +68,32 @@ def unmeasured(folder: Path, **changes: object) -> Experiment:
     return load_experiment(fields, {})
 
 
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_without_a_trial_a_search_goes_by_what_is_assumed(home: Path) -> None:
-    experiment = unmeasured(home, limits={"deadline": "2h", "budget": "$40"})
+def test_untried_search_assumes_speeds(folder: Path) -> None:
+    experiment = make_experiment(limits={"deadline": "2h", "budget": "$40"})
     prepared = prepare(experiment, None, time.time(), Reporters(), pace=True)
     assert prepared.dollars == 0.0
     origins = {it.profile.provenance.origin for it in prepared.problem.rentables}
     assert origins == {"assumed"}
 
 
-def test_somebodys_account_is_not_rented_from_without_both_limits(home: Path) -> None:
+def test_somebodys_account_is_not_rented_from_without_both_limits(folder: Path) -> None:
     on_aws = {"cloud": {"provider": "aws", "instances": ["g5.xlarge"]}}
-    experiment = unmeasured(home, limits={"budget": "$40"}, **on_aws)
+    experiment = make_experiment(limits={"budget": "$40"}, **on_aws)
     with pytest.raises(UsageError, match=re.escape("train.py has never run, so nobody knows")):
         prepare(experiment, None, time.time(), Reporters(), pace=True)
-    both = unmeasured(home, limits={"budget": "$40", "deadline": "2h"}, **on_aws)
+    both = make_experiment(limits={"budget": "$40", "deadline": "2h"}, **on_aws)
     prepare(both, None, time.time(), Reporters(), pace=True)
 
 
-def test_stages_are_measured_on_the_best_of_all_types_alone(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_best_type_is_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"deadline": "2h", "budget": "$40"}
-    experiment = unmeasured(home, limits=limits, strategy="sha", trials=4)
+    experiment = make_experiment(limits=limits, strategy="sha", trials=4)
     truth = profile({1.0: 2.0, 2.0: 1.0}, start=0.3, boot=5.0)
     score = synthetic_metric("max", 0)
     measure_in(monkeypatch, lambda it: SimWorld((it,), "score", score), truth)
     monkeypatch.setattr(measuring, "preflight", lambda *_, **__: None)
     prepared = prepare(experiment, None, time.time(), Reporters(), pace=True)
-    assert len(list((home / "home/profiles").glob("*.json"))) == 1
+    assert len(list((folder / "home/profiles").glob("*.json"))) == 1
     types = {it.offer.instance_type.name for it in prepared.problem.rentables}
     assert len(types) > 20, "the others are derived from it"
 
@@ -117,17 +107,17 @@ def test_stages_are_measured_on_the_best_of_all_types_alone(
     ],
 )
 def test_an_epoch_is_assumed_to_fit_the_limits(
-    home: Path, limits: dict[str, str], seconds: float
+    folder: Path, limits: dict[str, str], seconds: float
 ) -> None:
-    experiment = unmeasured(home, limits=limits)
+    experiment = make_experiment(limits=limits)
     offers = load_catalog(experiment).offers
     assert assumed_epoch_seconds(experiment, offers) == pytest.approx(seconds)
 
 
-def test_a_small_budget_is_assumed_to_pay_for_some_trainings(home: Path) -> None:
-    experiment = unmeasured(home, limits={"deadline": "24h", "budget": "$3"})
+def test_small_budget_pays_some_trainings(folder: Path) -> None:
+    experiment = make_experiment(limits={"deadline": "24h", "budget": "$3"})
     offers = load_catalog(experiment).offers
     seconds = assumed_epoch_seconds(experiment, offers)
     assert seconds < 24 * 3600 / 6 / 16
-    twice = unmeasured(home, limits={"deadline": "24h", "budget": "$6"})
+    twice = make_experiment(limits={"deadline": "24h", "budget": "$6"})
     assert assumed_epoch_seconds(twice, offers) == pytest.approx(2 * seconds)

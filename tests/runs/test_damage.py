@@ -76,7 +76,7 @@ def mutant(lines: list[str], chance: random.Random) -> bytes:
     return text
 
 
-def test_a_damaged_ledger_is_reported_in_a_line_or_read(lines: list[str], tmp_path: Path) -> None:
+def test_damaged_ledger_is_reported_or_read(lines: list[str], tmp_path: Path) -> None:
     path, result = tmp_path / "ledger.jsonl", list[str]()
     path.write_text("".join(f"{line}\n" for line in lines))
     assert load(tmp_path).policy.ended
@@ -143,7 +143,7 @@ SCRIPT = "def train(config):\n    pass\n"
 CELLS = (*("nan", "-inf", "1e999", "-1", "[" * 1100, "9" * 5000), *'",x', *"\udcff\0\n", "")
 
 
-def changed(text: str, chance: random.Random) -> bytes:
+def change(text: str, chance: random.Random) -> bytes:
     """Return a text with one word or a few bytes of it replaced, or cut."""
     words = re.split(r"(\W)", text)
     kind = chance.choice(["word"] * 4 + ["bytes", "cut"])
@@ -185,7 +185,7 @@ def test_a_damaged_file(name: str, readers: dict[str, tuple[str, Any]], tmp_path
     for seed in range(MUTANTS):
         chance = random.Random(seed)
         as_json = name.endswith(".json") and chance.random() < 0.7
-        made = mutant([json.dumps(json.loads(text))], chance) if as_json else changed(text, chance)
+        made = mutant([json.dumps(json.loads(text))], chance) if as_json else change(text, chance)
         path.write_bytes(made)
         try:
             reader(path)

@@ -21,7 +21,7 @@ from cloudtune.runs.job import Job, choices, named_sampler
 from cloudtune.runs.report import Report, to_json
 from cloudtune.strategies.rungs import rung_epochs
 from tests.builders.live import BUDGET, DEADLINE, elastic_job, problem, report_of
-from tests.display.test_run_screen import printed
+from tests.display.test_run_screen import print_lines
 
 NAMES = sorted(STRATEGIES)
 
@@ -66,12 +66,12 @@ def test_the_report_names_its_parts_and_the_targets_time() -> None:
     trial, _, _ = last.session.partition(".")
     where = {"trial": trial, "epoch": last.epoch, "best": last.metrics["score"]}
     assert data["target"] == {"value": 0.3, "reached_at": last.at, **where}
-    lines = printed(lambda out: show_report(out, report))
+    lines = print_lines(lambda out: show_report(out, report))
     assert lines[0] == "Simulated: random, static-fluid:published allocator, naive fleet rule"
     assert any(line.startswith("Target score 0.3: reached after ") for line in lines)
 
 
-def test_the_report_has_no_stages_but_rungs_and_a_forecast() -> None:
+def test_elastic_report_has_rungs() -> None:
     report = report_of(elastic_job())
     data = json.loads(json.dumps(to_json(report), allow_nan=False))
     assert (data["strategy"], data["stages"], data["ended"]) == ("asha", [], "done")
@@ -101,7 +101,7 @@ def printed_run(made: Job, *, taken_over: int = 0) -> tuple[list[str], Report]:
 
         reports.append(report_of(made, watch=watching))
 
-    return [line[7:] for line in printed(show)], reports[0]
+    return [line[7:] for line in print_lines(show)], reports[0]
 
 
 def test_the_screen_tells_starts_pauses_promotions_and_the_end() -> None:
@@ -137,7 +137,7 @@ def test_a_clone_is_reported_with_where_it_begins() -> None:
     start = StartTrial("t09.1", "t09", {}, 1.0, (), "store/t01/epoch-00005", 5, 9)
     from cloudtune.model.events import TrialStopped
 
-    file = printed(
+    file = print_lines(
         lambda out: RunScreen(out, RunPanel(policy)).watch(TrialStopped(65.0, "t01.1"), (start,))
     )
     assert file == [" 1:05  starts t09 on 1 GPU, from epoch 5 of another trial's checkpoint"]
@@ -145,7 +145,7 @@ def test_a_clone_is_reported_with_where_it_begins() -> None:
 
 def test_the_report_shows_planned_against_actual() -> None:
     report = report_of(elastic_job())
-    lines = printed(lambda out: show_report(out, report))
+    lines = print_lines(lambda out: show_report(out, report))
     [title] = [line for line in lines if line.startswith("Simulated: forecast / simulated, ")]
     assert title.endswith(" on g.4x")
     time = next(line for line in lines if line.split()[:1] == ["time"])

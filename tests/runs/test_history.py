@@ -23,6 +23,7 @@ from cloudtune.profiles.store import write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job, make_sampler
 from tests.bench import Done, called, script_profile
+from tests.builders.experiments import write_experiment
 
 Command = Callable[..., Done]
 Metric = Callable[[Mapping[str, object], int], float]
@@ -78,9 +79,7 @@ class Place:
             "machines": "g4dn.12xlarge",
             "market": "on-demand",
         }
-        path = self.folder / "experiment.yaml"
-        path.write_text(TEXT.format(**{**given, **fields}))
-        return path
+        return write_experiment(self.folder, TEXT.format(**{**given, **fields}))
 
     def job(self, script: str = "train", **fields: object) -> Job:
         wanted = load_experiment(self.experiment(**fields), {})
@@ -117,15 +116,11 @@ class Place:
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Place:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, capsys)
+def place(folder: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(folder, capsys)
 
 
-def trials_played(place: Place, metric: Metric, **fields: Any) -> list[Trial]:
+def play_trials(place: Place, metric: Metric, **fields: Any) -> list[Trial]:
     job = place.job(**fields)
     world, policy = SimWorld(job.rentables, "score", metric, 0), job.policy()
     run(policy, world, MemoryLedger())
@@ -140,7 +135,7 @@ def near_the_best(trials: Sequence[Trial]) -> float:
 
 def test_the_search_learns_where_configurations_are_good(place: Place) -> None:
     """Of an experiment that names no sampler, in a space where near configurations do alike."""
-    trials = trials_played(place, right, strategy="best", trials=80)
+    trials = play_trials(place, right, strategy="best", trials=80)
     assert near_the_best(trials[:10]) < 0.5
     assert near_the_best(trials[40:]) > 0.6
 
@@ -173,9 +168,7 @@ def test_what_the_earlier_run_did_not_search_is_drawn(place: Place) -> None:
         ("first-run", "{momentum: {uniform: [0, 1]}}", "no trial with a result whose values"),
     ],
 )
-def test_a_run_that_can_not_be_like_another_says_why(
-    place: Place, run_name: str, search: str, words: str
-) -> None:
+def test_unlike_run_says_why(place: Place, run_name: str, search: str, words: str) -> None:
     place.ran("first-run")
     path = place.experiment(search=search)
     place("plan", path, "--profile", "train.json", "--like", run_name).refused(words)

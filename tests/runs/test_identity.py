@@ -21,6 +21,7 @@ from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job, job_of_ledger
 from tests.bench import Done, called, script_profile
+from tests.builders.experiments import write_experiment
 
 TEXT = """\
 name: small
@@ -55,9 +56,7 @@ class Place:
         (folder / "unused.py").write_text("x = 1\n")
 
     def experiment(self, train: str = "train.py:train", depth: object = 18) -> Path:
-        path = self.folder / "experiment.yaml"
-        path.write_text(TEXT.format(train=train, depth=depth))
-        return path
+        return write_experiment(self.folder, TEXT.format(train=train, depth=depth))
 
     def measured(self, path: Path) -> None:
         """Keep a profile as a measurement of the experiment does."""
@@ -70,12 +69,8 @@ class Place:
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Place:
-    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path, capsys)
+def place(folder: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(folder, capsys)
 
 
 def test_a_change_that_nothing_imports_is_planned_the_same(place: Place) -> None:
@@ -144,7 +139,7 @@ def test_an_earlier_versions_profile_is_checked_by_the_script(place: Place) -> N
     assert "never measured" in place.plan(path).out
 
 
-def planned(place: Place) -> make.Planned:
+def plan_place(place: Place) -> make.Planned:
     path = place.experiment()
     place.measured(path)
     wanted: Experiment = load_experiment(path, {})
@@ -152,9 +147,9 @@ def planned(place: Place) -> make.Planned:
     return make.make_plan(problem, Limits(7200.0))
 
 
-def test_a_saved_plan_is_refused_where_a_module_has_changed(place: Place) -> None:
+def test_changed_module_refuses_saved_plan(place: Place) -> None:
     path = place.folder / "plan.json"
-    save_plan(path, planned(place))
+    save_plan(path, plan_place(place))
     assert load_plan(path) is not None
     (place.folder / "parts" / "model.py").write_text("net = print\n")
     with pytest.raises(UsageError, match=r"since this was planned \(.*parts/model.py changed"):
@@ -170,7 +165,7 @@ def test_a_changed_script_resumes_only_where_that_is_said(
 ) -> None:
     folder = home.runs() / "small-1"
     folder.mkdir(parents=True)
-    job: Job = replace(make_job(planned(place), 1e9, paced=False), run="small-1")
+    job: Job = replace(make_job(plan_place(place), 1e9, paced=False), run="small-1")
     FileLedger(folder / home.LEDGER, job.to_json()).close()
     assert job_of_ledger(folder / home.LEDGER).identity == job.identity
 

@@ -35,7 +35,7 @@ def test_they_are_the_first_trials_of_every_strategy(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
-def test_they_come_first_from_every_sampler_and_the_others_follow(kind: str) -> None:
+def test_initial_configs_come_first(kind: str) -> None:
     strategy = {"name": "asha", "sampler": kind}
     space = {"lr": SPACE["lr"]}
     asked = experiment(initial=[{"lr": 0.5}], strategy=strategy, search=space, trials=6)
@@ -53,7 +53,7 @@ def test_what_is_left_out_is_drawn_by_the_seed() -> None:
     assert first.keys() >= {"lr", "n"}
 
 
-def test_a_branch_is_that_of_the_values_that_are_named() -> None:
+def test_initial_values_choose_the_branch() -> None:
     for number in range(8):
         asked = experiment(initial=[{"kind": {"decay": 0.5}}], seed=number)
         [config] = asked.first_configs

@@ -39,7 +39,7 @@ def test_a_job_on_several_offers_has_the_slowests_time() -> None:
     assert again.policy().state.brakes.drain == drain_seconds(other.profile)
 
 
-def test_trials_are_drawn_by_the_seed_and_named_in_order() -> None:
+def test_trials_follow_the_seed() -> None:
     drawn = trials(SETTING.job().experiment)
     assert [trial.id for trial in drawn] == [f"t{n:02d}" for n in range(8)]
     assert drawn == trials(SETTING.job().experiment)

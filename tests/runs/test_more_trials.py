@@ -27,7 +27,8 @@ from cloudtune.strategies.samplers.sampler import SpaceSampler
 from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
 from tests.builders.values import present
-from tests.display.test_run_screen import printed
+from tests.display.test_run_screen import print_lines
+from tests.running import test_resume
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0
@@ -38,7 +39,7 @@ AS_IT_GOES = [
 PLANNED = ["sha", "rubberband", "rubberband-exact", "sha-static"]
 
 
-def made(setting: Setting) -> RunPolicy:
+def make_policy_of(setting: Setting) -> RunPolicy:
     given = trials(setting.trials + MORE)
     return setting.policy(sampler=Given(given[: setting.trials], given[setting.trials :]))
 
@@ -46,11 +47,7 @@ def made(setting: Setting) -> RunPolicy:
 def first_leg(
     setting: Setting, interrupted: float | None
 ) -> tuple[RunPolicy, SimWorld, MemoryLedger]:
-    policy, world, ledger = made(setting), setting.world(), MemoryLedger()
-    if interrupted is not None:
-        world.schedule(Interrupted(interrupted))
-    run(policy, world, ledger)
-    return policy, world, ledger
+    return test_resume.first_leg(setting, interrupted, make_policy_of(setting))
 
 
 @pytest.mark.parametrize("by", [*AS_IT_GOES, *PLANNED])
@@ -83,11 +80,11 @@ def test_newcomers_are_tried_and_the_best_wins(by: str, share: float | None) -> 
     assert best.metric == max(reached)
     assert max(t.epoch for t in policy.trials.values()) == setting.max_epochs
     # Whoever reads the record decides the same.
-    assert replay(made(setting), ledger.entries).ended
+    assert replay(make_policy_of(setting), ledger.entries).ended
     assert [leg.event.trials for leg in read(ledger.entries).legs] == [MORE]
 
 
-def test_by_a_plan_newcomers_catch_up_and_then_all_compete() -> None:
+def test_planned_newcomers_catch_up() -> None:
     scores = [9.0, 8.0, 1.0, 1.0, 1.0, 1.0, 7.0, 6.0, 8.5, 5.0, 4.0]
     setting = SETTING.but(by="sha", limits=Limits(deadline=3000.0))
     setting = setting.but(metric=lambda n, epoch: scores[n] + epoch / 100)
@@ -149,7 +146,7 @@ def test_a_run_stopped_during_catching_up_takes_other_trials() -> None:
     ended.append(policy.ending)
     assert ended == [EndReason.INTERRUPTED, EndReason.DONE]
     assert len(policy.trials) == setting.trials + 5
-    assert replay(made(setting), ledger.entries).ended
+    assert replay(make_policy_of(setting), ledger.entries).ended
 
 
 @pytest.mark.parametrize(
@@ -160,7 +157,7 @@ def test_a_run_stopped_during_catching_up_takes_other_trials() -> None:
         ("tpe", {"x": Uniform(0.0, 1.0), "g": Grid((1, 2))}),
     ],
 )
-def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[str, Grid]) -> None:
+def test_first_trials_dont_change(kind: str, space: dict[str, Grid]) -> None:
     def asked(sampler: SpaceSampler, count: int) -> list[Trial]:
         result = []
         for _ in range(count):
@@ -177,7 +174,7 @@ def test_the_first_trials_are_those_of_a_run_with_fewer(kind: str, space: dict[s
     assert few.ask() is None
 
 
-def test_an_experiments_own_draws_go_on_and_a_grid_ends() -> None:
+def test_added_draws_continue_but_grids_end() -> None:
     wanted = SETTING.job().experiment
     few = make_sampler(wanted)
     many = make_sampler(wanted.model_copy(update={"trials": 10}))
@@ -189,7 +186,7 @@ def test_an_experiments_own_draws_go_on_and_a_grid_ends() -> None:
     assert (grid.more(5), grid.more(1)) == (1, 0)
 
 
-def refused(strategy: str, more: int, limits: Limits) -> str:
+def refusal(strategy: str, more: int, limits: Limits) -> str:
     """Return what is said where a run of a strategy, that has ended, is to try n more."""
     job = SETTING.job()
     data = job.experiment.to_json()
@@ -209,10 +206,10 @@ def refused(strategy: str, more: int, limits: Limits) -> str:
 
 def test_what_cant_be_is_said_before_anything_is_rented() -> None:
     wide = Limits(9000.0, None)
-    assert "5 more trials: its search space has only 1 more" in refused("asha", 5, wide)
-    assert "its search space has only 1 more" in refused("sha", 5, wide)
-    assert "pbt makes new trials from those" in refused("pbt", 1, wide)
-    tight = refused("sha", 1, Limits(130.0, None))
+    assert "5 more trials: its search space has only 1 more" in refusal("asha", 5, wide)
+    assert "its search space has only 1 more" in refusal("sha", 5, wide)
+    assert "pbt makes new trials from those" in refusal("pbt", 1, wide)
+    tight = refusal("sha", 1, Limits(130.0, None))
     assert "no plan for them and for what is left keeps the limits" in tight
     assert "--deadline" in tight
     assert "nothing was launched" in tight
@@ -226,7 +223,7 @@ def test_more_trials_are_written_with_their_sign(written: str | int) -> None:
 
 def test_a_finished_run_goes_on_with_more_trials() -> None:
     policy, _, ledger = first_leg(SETTING.but(by="asha"), None)
-    left, job = replay(made(SETTING.but(by="asha")), ledger.entries), SETTING.job()
+    left, job = replay(make_policy_of(SETTING.but(by="asha")), ledger.entries), SETTING.job()
     with pytest.raises(UsageError, match=r"--trials \+8 tries more"):
         further_limits(job, policy, left, Further("+1h"), policy.now)
     result = further_limits(job, policy, left, Further("+1h", None, "+16"), policy.now)
@@ -244,7 +241,7 @@ def test_a_report_shows_what_each_leg_was_given() -> None:
     world.go_on(RunContinued(policy.now + PAUSE, policy.now + PAUSE + 3000.0, 80.0, MORE))
     run(policy, world, ledger)
     report = build(job, tuple(ledger.entries))
-    lines = printed(lambda out: show_report(out, report), columns=200)
+    lines = print_lines(lambda out: show_report(out, report), columns=200)
     first, second = [line for line in lines if line.startswith("Leg ")]
     end, dollars = format_seconds(ended), format_dollars(spent)
     limits = "within 50m, $40.00 in all"

@@ -21,7 +21,7 @@ from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, WidthChange, build, load, to_json
 from tests.builders import NODE_BOUNDARY, Setting, epoch, play, profile, shapes, write_ledger
 from tests.builders.values import present
-from tests.display.test_run_screen import printed
+from tests.display.test_run_screen import print_lines
 
 SETTING = Setting(12, 2, 18, 3, profile=profile(NODE_BOUNDARY), max_instances=3)
 PLAN = SETTING.plan(limits=Limits(deadline=105.0))
@@ -47,7 +47,7 @@ def test_rb11_what_was_predicted_stands_beside_what_was_realised(tmp_path: Path)
     job = slower.job(plan)
     named = job.experiment.model_copy(update={"strategy": StrategySettings(name="rubberband")})
     job = replace(job, experiment=named)
-    result = load_ended(tmp_path / "run", job, play(slower, job.policy()).entries)
+    result = load_report(tmp_path / "run", job, play(slower, job.policy()).entries)
     assert result.stages
     for stage, actual in zip(plan.stages, to_json(result)["stages"], strict=True):
         (group,) = stage.groups
@@ -58,7 +58,7 @@ def test_rb11_what_was_predicted_stands_beside_what_was_realised(tmp_path: Path)
         assert actual["dollars"]["planned"] == pytest.approx(stage.dollars)
         assert actual["dollars"]["actual"] > stage.dollars
     took = f"{format_seconds(plan.estimate.seconds)} / {format_seconds(result.seconds)}"
-    assert took in shown(result)
+    assert took in screen(result)
 
 
 def test_trials_that_changed_their_width_lost_no_epoch() -> None:
@@ -89,7 +89,7 @@ def test_ranks_in_sync_are_counted_where_there_are_several() -> None:
     assert sorted(synced.values()) == [(4, 4), (4, 4), (4, 4), (16, 16)]
 
 
-def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
+def test_interrupted_run_has_unbegun_stages() -> None:
     result = report(Interrupted(30.0))
     assert [stage.seconds for stage in result.stages] == [32.0, None, None]
     assert [stage.dollars for stage in result.stages] == [pytest.approx(1.80), None, None]
@@ -99,7 +99,7 @@ def test_a_run_that_was_interrupted_has_stages_that_never_began() -> None:
 
 def test_a_rebalance_recommendation_is_one_line_of_the_report() -> None:
     result = report(RebalanceRecommended(30.0, "i001"))
-    (line,) = [line for line in shown(result).splitlines() if "take back" in line]
+    (line,) = [line for line in screen(result).splitlines() if "take back" in line]
     assert line == "The cloud warned that it might take back sim-i001 (at 30s)"
 
 
@@ -115,13 +115,13 @@ def test_reports_during_a_persons_stop_count() -> None:
     assert (data["best"]["trial"], data["best"]["epoch"], data["best"]["value"]) == ("t00", 1, 0.5)
     assert data["trials"][0]["history"] == {"1": 0.5}
     assert Result(result).trials.loc[0, "best_epoch"] == 1
-    assert "Best: score 0.5" in shown(result)
+    assert "Best: score 0.5" in screen(result)
 
     result.policy.trials["t00"].history.clear()  # as where its session was only moved, not the last
     assert figures(result.policy).epochs == 1
 
 
-def test_the_best_trial_and_all_others_are_in_the_json() -> None:
+def test_json_has_every_trial() -> None:
     data = to_json(report())
     best = data["best"]
     assert (best["metric"], best["epoch"]) == ("score", 18)
@@ -171,8 +171,8 @@ def test_a_folder_is_reported_as_the_run_was(tmp_path: Path) -> None:
 def test_a_run_without_an_end_shows_the_clouds_record(tmp_path: Path) -> None:
     job, entries = SETTING.job(PLAN), play(SETTING, PLAN).entries
     write_ledger(tmp_path, job.to_json(), entries[: len(entries) // 2])
-    assert "The run has no end in its ledger" in shown(load(tmp_path))
-    assert "own record" not in shown(load(tmp_path))
+    assert "The run has no end in its ledger" in screen(load(tmp_path))
+    assert "own record" not in screen(load(tmp_path))
     launches = [c for e in entries for c in e.commands if isinstance(c, Launch)][:2]
     records = [
         {"intent": launch.intent, "launched_at": 1000.0, "ended_at": 1360.0} for launch in launches
@@ -180,15 +180,15 @@ def test_a_run_without_an_end_shows_the_clouds_record(tmp_path: Path) -> None:
     (tmp_path / "instances.json").write_text(json.dumps(records))
     result = load(tmp_path)
     assert result.billed == pytest.approx(2 * SETTING.offer.charge(360.0))
-    assert f"its instances cost {format_dollars(2 * SETTING.offer.charge(360.0))}" in shown(result)
-    assert load_ended(tmp_path / "whole", job, entries).billed is None
+    assert f"its instances cost {format_dollars(2 * SETTING.offer.charge(360.0))}" in screen(result)
+    assert load_report(tmp_path / "whole", job, entries).billed is None
 
 
-def load_ended(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
+def load_report(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
     folder.mkdir()
     write_ledger(folder, job.to_json(), entries)
     return load(folder)
 
 
-def shown(report: Report) -> str:
-    return "\n".join(printed(lambda out: show_report(out, report), columns=200))
+def screen(report: Report) -> str:
+    return "\n".join(print_lines(lambda out: show_report(out, report), columns=200))

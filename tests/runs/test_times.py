@@ -43,7 +43,7 @@ def slow(profile: ScalingProfile) -> ScalingProfile:
     return replace(profile.slow_down(1.3), boot=Measurement(80.0, 2.0, 3), error=0.0)
 
 
-def planned(place: Place, *options: object, profile: str = "train.json", **fields: Any) -> Any:
+def plan_place(place: Place, *options: object, profile: str = "train.json", **fields: Any) -> Any:
     path = place.experiment(**{**AWS, **fields})
     return place("plan", path, "--profile", profile, "-o", "json", *options).succeeded().json
 
@@ -68,7 +68,7 @@ def test_the_second_run_is_planned_by_the_firsts_observations(place: Place) -> N
     assert after.boot.error < before.boot.error * 60 / 40
     assert after.configurations > 10 > before.configurations
     assert after.error < 0.6 * before.error
-    planned(place, "--save", "plan.json")
+    plan_place(place, "--save", "plan.json")
     saved = Job.from_json(json.loads((place.folder / "plan.json").read_text()))
     assert saved.profiles == (after,)
 
@@ -84,7 +84,7 @@ def test_every_screen_says_where_it_is_from(place: Place) -> None:
     assert "40 trials, " in said
     assert "on g4dn.12xlarge, 2 days ago; counts for " in said
     assert "configurations were measured or seen in earlier runs" in said
-    result = planned(place)
+    result = plan_place(place)
     assert result["provenance"]["text"].endswith("on g4dn.12xlarge, seen in first-run 2 days ago")
     [note] = result["profiles"]
     [seen] = note["seen"]
@@ -100,10 +100,10 @@ def test_off_is_off(place: Place) -> None:
     first(place)
     for off in ("off", "{configurations: off, times: off}"):
         assert rentables(place, history=off) == cold
-        assert planned(place, history=off)["profiles"][0]["seen"] == []
+        assert plan_place(place, history=off)["profiles"][0]["seen"] == []
 
 
-def test_another_version_of_the_script_is_reported_and_not_used(place: Place) -> None:
+def test_other_script_version_is_reported(place: Place) -> None:
     cold = rentables(place)
     first(place)
     script = place.folder / "train.py"
@@ -113,7 +113,7 @@ def test_another_version_of_the_script_is_reported_and_not_used(place: Place) ->
     [after] = rentables(place)
     assert after.epoch == cold[0].epoch
     assert not after.seen
-    assert any("another version of the script" in text for text in planned(place)["assumptions"])
+    assert any("another version of the script" in text for text in plan_place(place)["assumptions"])
     place(
         "plan", place.experiment(**{**AWS, "history": "[first-run]"}), "--profile", "train.json"
     ).refused("history[0]: run first-run has nothing to tell")
@@ -132,7 +132,7 @@ def test_a_run_elsewhere_tells_no_epochs(place: Place, fields: dict[str, Any]) -
     assert rentables(place)[0].epoch == cold[0].epoch
 
 
-def test_a_type_that_none_measured_is_known_from_a_run(place: Place) -> None:
+def test_earlier_run_measures_a_type(place: Place) -> None:
     """It was derived when the run began, by a ratio that is off by half; then it was seen."""
     machines = "g4dn.12xlarge, p4d.24xlarge"
 
@@ -154,7 +154,7 @@ def test_a_type_that_none_measured_is_known_from_a_run(place: Place) -> None:
     assert after.speed_error < 0.2
 
 
-def test_without_a_profile_an_earlier_run_is_enough_to_plan(place: Place) -> None:
+def test_earlier_run_is_enough_to_plan(place: Place) -> None:
     path = place.experiment(**AWS)
     assert "never measured" in place("plan", path).out
     first(place)
@@ -219,7 +219,7 @@ def test_the_next_plan_avoids_crowded_shares(place: Place, monkeypatch: pytest.M
     monkeypatch.setattr("tests.runs.test_history.SimWorld", cramped)
     folder = first(place, **fluid)
     note = "g4dn.12xlarge: no trials at 1/4 of a GPU: in first-run one ran out of memory at 1/4"
-    assert note in planned(place, **fluid)["assumptions"]
+    assert note in plan_place(place, **fluid)["assumptions"]
     assert rentables(place, **fluid)[0].widths == (0.5, 1.0)
     assert rentables(place, **fluid, history="off")[0].widths == (0.25, 0.5, 1.0)
     other = "{lr: {loguniform: [1e-9, 1e-8]}, layers: {randint: [1, 9]}}"

@@ -15,6 +15,7 @@ from cloudtune.script import mutators
 from cloudtune.strategies.samplers.axes import allows
 from cloudtune.train.models.space import ModelSpace
 from cloudtune.train.user_script import load_function
+from tests.builders.experiments import write_experiment
 
 EXAMPLE = Path(__file__).parents[2] / "examples/models"
 HEAD = """\
@@ -47,16 +48,14 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(folder: Path, script: str, yaml: str = YAML) -> Path:
-    (folder / "train.py").write_text(f"{HEAD}{script}\ndef train(config): ...\n")
-    (folder / "experiment.yaml").write_text(yaml)
-    return folder / "experiment.yaml"
+    return write_experiment(folder, yaml, f"{HEAD}{script}\ndef train(config): ...\n")
 
 
-def search_of(folder: Path, script: str) -> Any:
+def read_search(folder: Path, script: str) -> Any:
     return Experiment.load(written(folder, script)).search["model"]
 
 
-def space_of(folder: Path) -> ModelSpace:
+def read_space(folder: Path) -> ModelSpace:
     result = load_function(folder, "train.py:train").__globals__["MODEL"]
     assert isinstance(result, ModelSpace)
     return result
@@ -73,12 +72,12 @@ SPACES = [
 
 @pytest.mark.parametrize("space", SPACES)
 def test_what_is_read_is_what_the_script_itself_says(tmp_path: Path, space: str) -> None:
-    read = search_of(tmp_path, FUNCTIONS + space)
-    assert read == space_of(tmp_path).search
+    read = read_search(tmp_path, FUNCTIONS + space)
+    assert read == read_space(tmp_path).search
 
 
 def test_types_say_what_may_be_chosen(tmp_path: Path) -> None:
-    assert search_of(tmp_path, FUNCTIONS + SPACES[1]) == {
+    assert read_search(tmp_path, FUNCTIONS + SPACES[1]) == {
         "mutators": {
             "head": {
                 "choice": [
@@ -96,7 +95,7 @@ def test_mutators_may_stand_in_a_file_beside_the_script(tmp_path: Path) -> None:
     (tmp_path / "blocks.py").write_text(HEAD + "def depth(network, n: Literal[1, 2]): ...\n")
     script = "import blocks\nfrom blocks import depth\ndef base(): ...\n"
     for name in ("depth", "blocks.depth"):
-        result = search_of(tmp_path, f"{script}MODEL = models.space(base, {name})")
+        result = read_search(tmp_path, f"{script}MODEL = models.space(base, {name})")
         assert result == {"mutators": {"depth": {"n": {"choice": [1, 2]}}}}
 
 
@@ -158,7 +157,7 @@ def test_what_names_no_mutators_is_refused(tmp_path: Path, value: str) -> None:
         Experiment.load(path)
 
 
-def test_a_scripts_output_is_no_answer_and_nothing_is_imported(tmp_path: Path) -> None:
+def test_script_output_is_no_answer(tmp_path: Path) -> None:
     path = written(tmp_path, "print('{')\n" + FUNCTIONS + SPACES[0])
     look = (
         "import sys; from cloudtune.experiment import Experiment; "
@@ -201,7 +200,7 @@ def test_no_clones_of_other_networks_without_inheriting(tmp_path: Path) -> None:
     Experiment.load(path).check_train()
 
 
-def test_the_choices_of_the_example_are_those_of_its_script() -> None:
+def test_example_choices_equal_script() -> None:
     experiment = Experiment.load(EXAMPLE / "experiment.yaml")
     experiment.check_train()
-    assert experiment.search["model"] == space_of(EXAMPLE).search
+    assert experiment.search["model"] == read_space(EXAMPLE).search

@@ -12,6 +12,7 @@ import cloudtune
 from cloudtune.cli.main import cli
 from cloudtune.errors import ExperimentError
 from cloudtune.experiment import Experiment
+from tests.builders.experiments import write_experiment
 
 EXPERIMENT = {
     "name": "ports",
@@ -25,12 +26,11 @@ EXPERIMENT = {
 }
 
 
-def warnings_of(folder: Path, source: str) -> list[str]:
+def list_warnings(folder: Path, source: str) -> list[str]:
     """Return what is wrong with a script, line by line."""
-    (folder / "experiment.yaml").write_text(json.dumps(EXPERIMENT))
-    (folder / "train.py").write_text(source)
+    path = write_experiment(folder, json.dumps(EXPERIMENT), source)
     try:
-        Experiment.load(folder / "experiment.yaml").check_train()
+        Experiment.load(path).check_train()
     except ExperimentError as error:
         return str(error).replace(f"{folder}/", "").splitlines()
     return []
@@ -53,7 +53,7 @@ IMPORTS = {
 
 @pytest.mark.parametrize("line", IMPORTS)
 def test_a_script_of_ray_runs_with_its_import_changed(tmp_path: Path, line: str) -> None:
-    assert warnings_of(tmp_path, f"{line}\ndef fit(config):\n    {IMPORTS[line]}\n") == []
+    assert list_warnings(tmp_path, f"{line}\ndef fit(config):\n    {IMPORTS[line]}\n") == []
 
 
 RAY = "is Ray's, which doesn't run this script"
@@ -90,12 +90,12 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_what_is_not_there_is_reported_with_its_line(tmp_path: Path, line: str) -> None:
-    (result,) = warnings_of(tmp_path, f"def fit(config):\n    {line}\n")
+    (result,) = list_warnings(tmp_path, f"def fit(config):\n    {line}\n")
     assert result.startswith("train.py:2: ")
     assert WRONG[line] in result
 
 
-def test_only_what_the_training_function_leads_to_is_looked_at(tmp_path: Path) -> None:
+def test_only_reachable_names_are_checked(tmp_path: Path) -> None:
     """The driver of a script that Ray runs as well stays as it is."""
     script = """
 from ray import tune
@@ -110,22 +110,22 @@ def local(tune): tune.report()
 if __name__ == "__main__":
     driver()
 """
-    lines = [line.partition(" ")[0] for line in warnings_of(tmp_path, script)]
+    lines = [line.partition(" ")[0] for line in list_warnings(tmp_path, script)]
     assert lines == ["train.py:5:"]
-    lines = [line.partition(" ")[0] for line in warnings_of(tmp_path, f"{script}driver()\n")]
+    lines = [line.partition(" ")[0] for line in list_warnings(tmp_path, f"{script}driver()\n")]
     assert lines == ["train.py:5:", "train.py:6:"], "an import of the file would run it"
 
 
 def test_many_mistakes_are_reported_at_once_and_not_endlessly(tmp_path: Path) -> None:
     lines = "".join(f"    ray.train.report({n})\n" for n in range(20))
-    result = warnings_of(tmp_path, f"import ray.train\ndef fit(config):\n{lines}")
+    result = list_warnings(tmp_path, f"import ray.train\ndef fit(config):\n{lines}")
     assert len(result) == 9
     assert result[-1] == "… and 12 more"
 
 
 @pytest.mark.parametrize("command", ["plan", "profile", "run"])
 def test_each_command_refuses_it_before_anything_is_rented(tmp_path: Path, command: str) -> None:
-    assert warnings_of(tmp_path, "import ray.train\ndef fit(config): ray.train.report(1)")
+    assert list_warnings(tmp_path, "import ray.train\ndef fit(config): ray.train.report(1)")
     options = ["--profile", "resnet50-cifar10@v100"] if command != "profile" else []
     file = str(tmp_path / "experiment.yaml")
     done = CliRunner().invoke(cli, [command, file, *options], env={"CLOUDTUNE_HOME": str(tmp_path)})
@@ -136,7 +136,7 @@ def test_each_command_refuses_it_before_anything_is_rented(tmp_path: Path, comma
 
 
 def test_the_look_imports_nothing_heavy(tmp_path: Path) -> None:
-    warnings_of(
+    list_warnings(
         tmp_path, "import cloudtune as c\ndef fit(config): c.prepare_model(1); c.load_run('x')"
     )
     code = (

@@ -8,7 +8,13 @@ import pytest
 
 from cloudtune.policy.registry import ALLOCATORS
 from tests.builders import Setting, by_name, offer, play, profile
-from tests.strategies.written_apart import bred, model_decisions, modelled, pbt_decisions, reached
+from tests.strategies.written_apart import (
+    breed,
+    model_decisions,
+    pbt_decisions,
+    peak_metric,
+    play_model,
+)
 
 FROM_A_QUARTER = {0.25: 28.0, 0.5: 15.0, 1.0: 8.0, 2.0: 4.4, 3.0: 3.2, 4.0: 2.6, 6.0: 2.1, 8.0: 1.8}
 
@@ -25,7 +31,7 @@ def brackets(eta: int, most: int) -> Iterator[tuple[int, list[int]]]:
             yield int(count) + (count > int(count)), rungs
 
 
-def halved(
+def count_decisions(
     trials: Sequence[int], rungs: Sequence[int], eta: int, metric: Callable[[int, int], float]
 ) -> tuple[dict[int, int], int]:
     """Return how far each trial of a bracket is trained, and how many decisions that took."""
@@ -48,7 +54,7 @@ def hyperband(
         own = range(begin, min(count, begin + size))
         if not own:
             return reached, decisions
-        result, more = halved(own, rungs, eta, metric)
+        result, more = count_decisions(own, rungs, eta, metric)
         reached, decisions, begin = reached | result, decisions + more, begin + size
     raise AssertionError
 
@@ -63,7 +69,7 @@ def one_bracket(
     count: int, eta: int, most: int, metric: Callable[[int, int], float]
 ) -> tuple[dict[int, int], int]:
     rungs = [eta**k for k in range(10) if eta**k < most]
-    return halved(range(count), [*rungs, most], eta, metric)
+    return count_decisions(range(count), [*rungs, most], eta, metric)
 
 
 APART = {
@@ -128,7 +134,7 @@ NAMES = sorted(name for name in ALLOCATORS if not name.startswith("hypersched"))
 )
 def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int) -> None:
     """Judged after each epoch, and after each second one."""
-    result = bred(allocator, 0, 32, last)
+    result = breed(allocator, 0, 32, last)
     count, differing = pbt_decisions(result)
     assert count > 200
     assert len(result.exploits) >= 8
@@ -140,18 +146,20 @@ def test_f15_pbt_exploits_as_truncation_selection_does(allocator: str, last: int
     [*(("bohb", name) for name in NAMES), ("sync-bohb", "same"), ("sync-bohb", "dynamic-fluid")],
 )
 def test_f15_bohb_is_tpe_and_hyperband(strategy: str, allocator: str) -> None:
-    result = modelled(strategy, allocator, 0, 26)
+    result = play_model(strategy, allocator, 0, 26)
     count, by_model, differing = model_decisions(result)
     assert count == 26
     assert by_model >= 6
     assert differing == 0
-    expected, _ = hyperband(26, 3, 9, lambda number, epoch: reached(result.configs[number], epoch))
+    expected, _ = hyperband(
+        26, 3, 9, lambda number, epoch: peak_metric(result.configs[number], epoch)
+    )
     assert result.epochs == tuple(expected[number] for number in range(26))
 
 
 def test_f15_what_was_reported_counts_and_when() -> None:
     """The comparison notices a best result that is the worst, and one that came too late."""
-    result = modelled("sync-bohb", "dynamic-fluid", 0, 26)
+    result = play_model("sync-bohb", "dynamic-fluid", 0, 26)
     first = [at for at, (_, epoch, _) in enumerate(result.steps) if epoch == 1][:9]  # a bracket's
     best = max(first, key=lambda at: result.steps[at][2] or 0.0)
     before, (trial, epoch, value), after = (

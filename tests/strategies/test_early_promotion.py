@@ -14,7 +14,7 @@ from tests.builders import Played, Setting, by_name, offer, play, profile
 QUICK = profile({1.0: 8.0}, start=1.0, resize=1.0, boot=0.0, launch=0.0, release=0.0)
 
 
-def played(seed: int, strategy: str, *, early: bool) -> Played:
+def play_drawn(seed: int, strategy: str, *, early: bool) -> Played:
     """Play a job drawn by its seed: paces, ties, NaN, failures, min or max."""
     luck = random.Random(seed)
     trials = luck.randint(3, 30)
@@ -45,7 +45,7 @@ def played(seed: int, strategy: str, *, early: bool) -> Played:
 @given(seed=st.integers(0, 100_000), strategy=st.sampled_from(["halving", "hyperband"]))
 @settings(max_examples=20)
 def test_f19_the_same_trials_come_equally_far(seed: int, strategy: str) -> None:
-    soon, late = (played(seed, strategy, early=early) for early in (True, False))
+    soon, late = (play_drawn(seed, strategy, early=early) for early in (True, False))
     assert soon.epochs == late.epochs
     result = {name: trial.status for name, trial in soon.policy.trials.items()}
     assert result == {name: trial.status for name, trial in late.policy.trials.items()}

@@ -22,7 +22,7 @@ class TestSequentialByFours(OrderedContract):
         return Sequential(sampler, max_epochs=9, size=4)
 
 
-def test_cut_short_a_random_search_is_done_but_no_grid() -> None:
+def test_cut_grid_is_incomplete() -> None:
     game = Setting(12, limits=Limits(deadline=110.0))
     assert play(game, by_name("grid")).policy.ending is EndReason.DEADLINE
     assert play(game, by_name("random")).policy.ending is EndReason.DONE

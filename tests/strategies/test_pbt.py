@@ -67,7 +67,7 @@ def pbt(explore: Callable[[Trial], Trial | None] | None = None, **options: int) 
     return build
 
 
-def test_a_full_storage_keeps_what_a_clone_may_begin_from() -> None:
+def test_full_storage_keeps_clone_sources() -> None:
     """t06 is over long before the others, without its last two epochs in the storage."""
     setting = eight([0.0, 0.1, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], extra=16).but(
         saves_every=5, pace=lambda config, _: 0.2 if config["x"] in {1, 6} else 1.0
@@ -109,7 +109,7 @@ def test_the_configuration_of_a_clone_is_the_explored_one() -> None:
     assert set(asked) <= {"t06", "t07", *clones}
 
 
-def test_where_nothing_is_left_to_explore_the_worst_go_on() -> None:
+def test_worst_continue_without_exploration() -> None:
     played = play(eight([n / 10 for n in range(8)], extra=0), pbt(lambda _parent: None))
     assert set(played.epochs.values()) == {12}
     assert all(t.status == "finished" for t in played.policy.trials.values())
@@ -140,7 +140,7 @@ NETWORKS = {
 }
 
 
-def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
+def breed(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
     """Run an experiment over networks in virtual time; return its clones with their parents."""
     experiment = Experiment(
         name="nets",
@@ -169,23 +169,23 @@ def bred(strategy: object) -> tuple[Experiment, list[tuple[Trial, Trial]]]:
     return experiment, [(trials[n], trials[p]) for n, p in began.items() if p]
 
 
-def network_of(trial: Trial) -> dict[str, object]:
+def network(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in trial.config.items() if name.startswith("model/")}
 
 
-def test_a_clone_keeps_the_network_that_its_checkpoint_is_of() -> None:
-    _, clones = bred("pbt")
+def test_clone_keeps_its_network() -> None:
+    _, clones = breed("pbt")
     assert len(clones) >= 10
-    assert [network_of(clone) for clone, _ in clones] == [network_of(item) for _, item in clones]
+    assert [network(clone) for clone, _ in clones] == [network(item) for _, item in clones]
     assert any(clone.config["lr"] != parent.config["lr"] for clone, parent in clones)
     assert any(clone.config["width"] != parent.config["width"] for clone, parent in clones)
 
 
 def test_with_inherit_a_clone_may_have_another_network() -> None:
     """A number's neighbour, or any other value; another branch with all that it brings."""
-    experiment, clones = bred({"name": "pbt", "inherit": True})
+    experiment, clones = breed({"name": "pbt", "inherit": True})
     assert len(clones) >= 10
-    pairs = [(network_of(clone), network_of(parent)) for clone, parent in clones]
+    pairs = [(network(clone), network(parent)) for clone, parent in clones]
     for name in ("model/width/channels", "model/width/kernel"):
         assert any(one[name] != other[name] for one, other in pairs)
     assert any(one.get("model/block/name") != other.get("model/block/name") for one, other in pairs)

@@ -32,7 +32,7 @@ def test_the_best_go_on_best_first() -> None:
     assert SuccessiveHalving(4, 1, 4, 2, "min").promote(0, results) == ("a", "c")
 
 
-def test_ties_go_by_trial_id_whatever_the_order_of_arrival() -> None:
+def test_ties_go_by_trial_id() -> None:
     sha = SuccessiveHalving(4, 1, 4, 2, "max")
     assert sha.promote(0, {"d": 0.5, "b": 0.5, "a": 0.5, "c": 0.5}) == ("a", "b")
 

@@ -128,7 +128,7 @@ class Bred:
     last: int
 
 
-def bred(allocator: str, seed: int, count: int, last: int) -> Bred:
+def breed(allocator: str, seed: int, count: int, last: int) -> Bred:
     """Play populations of eight trials, of different speeds and crossing curves."""
     luck = random.Random(f"pbt {seed}")
     swings = [luck.uniform(-0.4, 0.4) for _ in range(97)]
@@ -239,8 +239,8 @@ class ModelApart:
             self._climb()
             if self.epoch:
                 self.asked = self.study.ask()
-                return True, _suggested(self.asked)
-        return False, _suggested(optuna.create_study(sampler=self.uniform).ask())
+                return True, _suggest(self.asked)
+        return False, _suggest(optuna.create_study(sampler=self.uniform).ask())
 
     def begins(self, name: str, params: dict[str, Any]) -> None:
         self.params[name] = params
@@ -293,7 +293,7 @@ def _study(seed: int) -> optuna.Study:
     return optuna.create_study(direction="maximize", sampler=sampler)
 
 
-def _suggested(trial: optuna.Trial) -> dict[str, Any]:
+def _suggest(trial: optuna.Trial) -> dict[str, Any]:
     x, n = trial.suggest_float("x", 0.0, 100.0), trial.suggest_int("n", 1, 19)
     return {"x": x, "n": n, "kind": trial.suggest_categorical("kind", ["a", "b", "c"])}
 
@@ -308,13 +308,13 @@ class Modelled:
     epochs: tuple[int, ...]
 
 
-def reached(config: Mapping[str, Any], epoch: int) -> float:
+def peak_metric(config: Mapping[str, Any], epoch: int) -> float:
     """Return a metric that is best near x = 70, n = 5 and kind b; some are slow to show it."""
     off = abs(config["x"] - 70) / 100 + abs(config["n"] - 5) / 40 + 0.2 * (config["kind"] != "b")
     return float(1 - off + math.sin(config["x"] + config["n"]) / (2 + epoch))
 
 
-def modelled(strategy: str, allocator: str, seed: int, count: int, eta: int = 3) -> Modelled:
+def play_model(strategy: str, allocator: str, seed: int, count: int, eta: int = 3) -> Modelled:
     """Play BOHB with its model over a space of three parameters.
 
     At most six train at once, so that results are there before the last configuration is asked for.
@@ -325,7 +325,7 @@ def modelled(strategy: str, allocator: str, seed: int, count: int, eta: int = 3)
     def pace(config: Mapping[str, object], _epoch: int) -> float:
         return 0.5 + int(str(config["n"])) / 8
 
-    policy, _ = played_with(game, strategy, 9, eta, sampler, reached, pace)
+    policy, _ = played_with(game, strategy, 9, eta, sampler, peak_metric, pace)
     trials = [policy.trials[name] for name in sorted(policy.trials)]
     ends = tuple(max(trial.history, default=0) for trial in trials)
     return Modelled(seed, tuple(sampler.steps), tuple(t.trial.config for t in trials), ends)

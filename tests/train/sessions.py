@@ -48,7 +48,7 @@ def make_session(hook: Callable[[EpochReport], object] = lambda _: None, **optio
     return Session(report_hook=hook, **{**names, **options})
 
 
-def run_granted(
+def run_to_grant(
     function: Callable[[dict[str, Any]], object],
     hear: Callable[[EpochReport], object] = lambda _: None,
     config: Mapping[str, Any] | None = None,
@@ -66,7 +66,7 @@ def run_granted(
     return reports
 
 
-def place_of(**changes: Any) -> dict[str, Any]:
+def make_place(**changes: Any) -> dict[str, Any]:
     """Return where a trial trains, by itself and from its begin, but for these changes."""
     metric = {"metric_name": "accuracy", "metric_mode": "max"}
     workers = {"rank": 0, "local_rank": 0, "world_size": 1}

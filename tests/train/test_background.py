@@ -25,7 +25,7 @@ def test_who_waits_as_work_begins_is_not_disturbed(monkeypatch: pytest.MonkeyPat
     assert waited == [0, 1], "what was begun before is still waited for"
 
 
-def test_what_has_begun_is_waited_for_no_longer_than_asked() -> None:
+def test_waiting_has_a_limit() -> None:
     deliveries, may_end, done = Deliveries(), threading.Event(), threading.Event()
 
     def work() -> None:

@@ -74,7 +74,7 @@ def test_h22_batch_and_rate_follow_the_width() -> None:
     assert rates(wide, 12) == pytest.approx([*(0.1 + n / 100 for n in range(1, 11)), 0.2, 0.2])
 
 
-def test_h22_a_second_move_goes_on_from_the_present_rate() -> None:
+def test_h22_second_move_keeps_present_rate() -> None:
     wide = GrowingBatch(32, 0.1, workers=4)
     wide.load_state_dict(GrowingBatch(32, 0.1, workers=1).state_dict())
     assert rates(wide, 3)[-1] == pytest.approx(0.13)
@@ -101,7 +101,7 @@ def test_h22_who_begins_wide_warms_up() -> None:
         GrowingBatch(0, 0.1, workers=1)
 
 
-def trained(
+def train_epoch(
     folder: Path, share: float, restore: str | None, *, trial: str = "t", saves: bool = False
 ) -> tuple[str, list[Any]]:
     """Train an epoch by a script on one worker; returns its checkpoint, and what it got."""
@@ -135,27 +135,27 @@ def trained(
     return (paths[-1] if paths else ""), result
 
 
-def test_h22_the_context_tells_with_what_the_checkpoint_was_trained(tmp_path: Path) -> None:
-    path, result = trained(tmp_path / "files", 0.5, None)
+def test_h22_context_has_checkpoint_batch(tmp_path: Path) -> None:
+    path, result = train_epoch(tmp_path / "files", 0.5, None)
     assert result == [(None, None), (None, None)]
-    again, result = trained(tmp_path / "files", 1.0, path)
+    again, result = train_epoch(tmp_path / "files", 1.0, path)
     assert result == [(0.5, 8), (1, 8)]
-    _, result = trained(tmp_path / "files", 0.5, again, trial="clone")
+    _, result = train_epoch(tmp_path / "files", 0.5, again, trial="clone")
     assert result == [(1.0, 8), (1, 8)], "a clone gets its donor's"
 
 
-def test_h22_a_save_in_mid_epoch_leaves_what_is_reported(tmp_path: Path) -> None:
-    path, _ = trained(tmp_path / "files", 0.5, None)
-    trained(tmp_path / "files", 1.0, path, saves=True)
-    _, result = trained(tmp_path / "files", 1.0, path)
+def test_h22_mid_epoch_save_keeps_report(tmp_path: Path) -> None:
+    path, _ = train_epoch(tmp_path / "files", 0.5, None)
+    train_epoch(tmp_path / "files", 1.0, path, saves=True)
+    _, result = train_epoch(tmp_path / "files", 1.0, path)
     assert result[0] == (0.5, 8)
 
 
 def test_a_checkpoint_from_before_says_nothing_of_it(tmp_path: Path) -> None:
-    path, _ = trained(tmp_path / "files", 0.5, None)
+    path, _ = train_epoch(tmp_path / "files", 0.5, None)
     manifest = Path(path, "manifest.json")
     document = json.loads(manifest.read_text())
     assert document.pop("trained") == {"gpus": 0.5, "batch_size": 8}
     manifest.write_text(json.dumps(document))
-    _, result = trained(tmp_path / "files", 0.5, path)
+    _, result = train_epoch(tmp_path / "files", 0.5, path)
     assert result == [(None, None), (None, None)]

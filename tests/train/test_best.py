@@ -20,7 +20,7 @@ FILES = {"state.pt": "first", "tokenizer/vocab.txt": "a b c"}
 ABOUT = {"run": "r-1", "config": {"lr": 0.1}}
 
 
-def saved(tmp_path: Path, epoch: int = 3, **files: Any) -> str:
+def save_best(tmp_path: Path, epoch: int = 3, **files: Any) -> str:
     folder = tmp_path / f"made-{epoch}"
     for name, text in {**FILES, **files}.items():
         target = folder / name
@@ -46,7 +46,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_files_lie_there_as_the_script_wrote_them(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    path = keep_best(store, saved(tmp_path), ABOUT)
+    path = keep_best(store, save_best(tmp_path), ABOUT)
     assert path == f"{store}/best"
     assert content(path) == FILES
     assert json.loads(Path(path, "cloudtune.json").read_text()) == {
@@ -59,10 +59,10 @@ def test_the_files_lie_there_as_the_script_wrote_them(tmp_path: Path) -> None:
         assert content(folder) == FILES
 
 
-def test_another_takes_its_place_and_nothing_of_the_first_stays(tmp_path: Path) -> None:
+def test_next_best_replaces_everything(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    keep_best(store, saved(tmp_path, old="1"), ABOUT)
-    path = keep_best(store, saved(tmp_path, 4, new="2"), ABOUT)
+    keep_best(store, save_best(tmp_path, old="1"), ABOUT)
+    path = keep_best(store, save_best(tmp_path, 4, new="2"), ABOUT)
     assert content(path) == {**FILES, "new": "2"}
     assert {item.name for item in Path(store).iterdir()} == {"best", "t07"}
 
@@ -86,7 +86,7 @@ class BreaksAt:
 @pytest.mark.parametrize("number", range(8))
 def test_a_kill_at_any_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     store = str(tmp_path / "store")
-    first, second = saved(tmp_path, state="old"), saved(tmp_path, 4, state="new")
+    first, second = save_best(tmp_path, state="old"), save_best(tmp_path, 4, state="new")
     keep_best(store, first, ABOUT)
     breaks = BreaksAt(number)
     with monkeypatch.context() as patch:
@@ -130,8 +130,8 @@ def test_a_file_that_looks_unchanged_is_read(
 
 def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = str(tmp_path / "store")
-    keep_best(store, saved(tmp_path), ABOUT)
-    second = saved(tmp_path, 4)
+    keep_best(store, save_best(tmp_path), ABOUT)
+    second = save_best(tmp_path, 4)
     [state] = Path(second).glob("*/state.pt")
     state.write_text("other")
     with pytest.raises(CheckpointError, match=r"state\.pt of the checkpoint .* is corrupt"):
@@ -143,18 +143,18 @@ def test_damage_leaves_what_stood_there(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(best, "copy_file", full)
     with pytest.raises(StorageError, match="No space left"):
-        keep_best(store, saved(tmp_path, 5), ABOUT)
+        keep_best(store, save_best(tmp_path, 5), ABOUT)
     assert content(f"{store}/best") == FILES
     assert {path.name for path in Path(store).iterdir()} == {"best", "t07"}
 
 
-def test_a_script_that_saves_under_the_notes_name_learns_it(tmp_path: Path) -> None:
+def test_note_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"the script saves a file cloudtune\.json"):
-        keep_best(str(tmp_path / "store"), saved(tmp_path, 3, **{best.NOTE: "{}"}), ABOUT)
+        keep_best(str(tmp_path / "store"), save_best(tmp_path, 3, **{best.NOTE: "{}"}), ABOUT)
 
 
 def test_without_its_note_it_is_not_whole(tmp_path: Path) -> None:
-    path = keep_best(str(tmp_path / "store"), saved(tmp_path), ABOUT)
+    path = keep_best(str(tmp_path / "store"), save_best(tmp_path), ABOUT)
     Path(path, best.NOTE).unlink()
     assert read_note(path) is None
     Path(path, best.NOTE).write_text("[]")

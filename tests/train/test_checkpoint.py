@@ -80,7 +80,7 @@ class BreakingStream:
         self.real.close()
 
 
-def folder_of(path: Path, text: str) -> Path:
+def make_folder(path: Path, text: str) -> Path:
     (path / "deep").mkdir(parents=True, exist_ok=True)
     (path / "state.pt").write_text(text)
     (path / "deep" / "more.bin").write_text(text * 3)
@@ -95,7 +95,7 @@ def content(path: str, scratch: Path) -> str:
 
 
 def test_a_saved_checkpoint_is_loaded_as_it_was(store: CheckpointStore, tmp_path: Path) -> None:
-    path = store.save("t1", 3, {"acc": 0.5, "loss": math.nan}, folder_of(tmp_path / "in", "one"))
+    path = store.save("t1", 3, {"acc": 0.5, "loss": math.nan}, make_folder(tmp_path / "in", "one"))
 
     assert path == f"{tmp_path}/store/t1/epoch-00003"
     assert store.latest("t1") == path
@@ -108,7 +108,7 @@ def test_a_saved_checkpoint_is_loaded_as_it_was(store: CheckpointStore, tmp_path
 
 
 def test_the_manifest_is_strict_json(store: CheckpointStore, tmp_path: Path) -> None:
-    path = store.save("t1", 1, {"loss": math.inf}, folder_of(tmp_path / "in", "one"))
+    path = store.save("t1", 1, {"loss": math.inf}, make_folder(tmp_path / "in", "one"))
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
@@ -133,8 +133,8 @@ def broken_off(store: CheckpointStore, at: int, change: Callable[[], object]) ->
 
 @pytest.mark.parametrize("again", [False, True], ids=["next epoch", "the same epoch again"])
 def test_a_save_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, again: bool) -> None:
-    folder_of(tmp_path / "old", "old")
-    folder_of(tmp_path / "new", "new")
+    make_folder(tmp_path / "old", "old")
+    make_folder(tmp_path / "new", "new")
     for at in range(1, 100):
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         first = store.save("t", 1, {}, tmp_path / "old")
@@ -156,9 +156,9 @@ def near(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 
 def test_a_commit_makes_a_checkpoint(store: CheckpointStore, tmp_path: Path, near: bool) -> None:
-    source = folder_of(tmp_path / "in", "one")
+    source = make_folder(tmp_path / "in", "one")
     staged = present(store.stage("t1", 3, source))
-    folder_of(source, "two")  # the script goes on
+    make_folder(source, "two")  # the script goes on
     assert store.latest("t1") is None
     path = present(store.commit(staged, {"acc": 0.5}))
     assert path == store.latest("t1")
@@ -172,8 +172,8 @@ def test_a_commit_makes_a_checkpoint(store: CheckpointStore, tmp_path: Path, nea
 
 
 def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, near: bool) -> None:
-    folder_of(tmp_path / "old", "old")
-    folder_of(tmp_path / "new", "new")
+    make_folder(tmp_path / "old", "old")
+    make_folder(tmp_path / "new", "new")
     for at in range(1, 100):
         store = CheckpointStore(str(tmp_path / f"store{at}"))
         store.save("t", 1, {}, tmp_path / "old")
@@ -185,7 +185,7 @@ def test_a_commit_broken_off_anywhere_leaves_the_previous_one(tmp_path: Path, ne
 
 
 def test_a_name_that_is_not_utf8_costs_nothing(store: CheckpointStore, tmp_path: Path) -> None:
-    path = store.save("t1", 1, {"loss": 1.0}, folder_of(tmp_path / "in", "one"))
+    path = store.save("t1", 1, {"loss": 1.0}, make_folder(tmp_path / "in", "one"))
     (Path(path).parent / os.fsdecode(b"n\xff")).touch()
     store.prune("t1", "loss", "min")
     assert standing(path) == path
@@ -194,7 +194,7 @@ def test_a_name_that_is_not_utf8_costs_nothing(store: CheckpointStore, tmp_path:
 
 
 def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "x")
+    source = make_folder(tmp_path / "in", "x")
     assert broken_off(store, 3, lambda: store.save("t", 1, {}, source))
     assert store.latest("t") is None
     store.save("t", 2, {"acc": 1.0}, source)
@@ -218,7 +218,7 @@ def test_debris_does_not_outlive_the_next_prune(store: CheckpointStore, tmp_path
 def test_prune_keeps_the_latest_and_the_best(
     store: CheckpointStore, tmp_path: Path, mode: str, values: list[float], kept: list[int]
 ) -> None:
-    source = folder_of(tmp_path / "in", "x")
+    source = make_folder(tmp_path / "in", "x")
     for epoch, value in enumerate(values, start=1):
         store.save("t", epoch, {"acc": value}, source)
     store.save("other", 1, {"acc": 1.0}, source)
@@ -229,7 +229,7 @@ def test_prune_keeps_the_latest_and_the_best(
 
 
 def test_a_broken_prune_leaves_latest_and_best(store: CheckpointStore, tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "x")
+    source = make_folder(tmp_path / "in", "x")
     for epoch, value in enumerate([0.1, 0.9, 0.5, 0.4], start=1):
         store.save("t", epoch, {"acc": value}, source)
     for at in range(1, 7):  # two folders go, of three entries each
@@ -238,7 +238,7 @@ def test_a_broken_prune_leaves_latest_and_best(store: CheckpointStore, tmp_path:
 
 
 def test_corruption_is_named(store: CheckpointStore, tmp_path: Path) -> None:
-    path = store.save("t", 1, {}, folder_of(tmp_path / "in", "good"))
+    path = store.save("t", 1, {}, make_folder(tmp_path / "in", "good"))
     (file,) = Path(path).rglob("state.pt")
 
     file.write_text("evil")
@@ -255,7 +255,7 @@ def test_corruption_is_named(store: CheckpointStore, tmp_path: Path) -> None:
 def test_a_checkpoint_with_sha256_is_read_and_checked(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
-    path = store.save("t", 1, {}, folder_of(tmp_path / "in", "good"))
+    path = store.save("t", 1, {}, make_folder(tmp_path / "in", "good"))
     manifest = Path(path, MANIFEST)
     document = json.loads(manifest.read_text())
     for name, file in document["files"].items():
@@ -276,7 +276,7 @@ def test_a_change_after_the_checksum_is_noticed(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.setenv(saved_files.AGENT_VARIABLE, "of this run")
-    pending = store.stage("t", 1, folder_of(tmp_path / "in", "good"))
+    pending = store.stage("t", 1, make_folder(tmp_path / "in", "good"))
     assert pending is not None
     time.sleep(0.05)  # a file that has just been written has no stamp
     path = store.commit(pending, {})
@@ -303,7 +303,7 @@ def test_a_change_after_the_checksum_is_noticed(
 
 def test_a_compressed_file_is_kept_as_it_is(store: CheckpointStore, tmp_path: Path) -> None:
     packed = gzip.compress(b"state")
-    source = folder_of(tmp_path / "in", "one")
+    source = make_folder(tmp_path / "in", "one")
     (source / "state.json.gz").write_bytes(packed)
     saved = store.save("t", 1, {}, source)
     committed = present(store.commit(present(store.stage("t", 2, source)), {}))
@@ -316,7 +316,7 @@ def test_a_compressed_file_is_kept_as_it_is(store: CheckpointStore, tmp_path: Pa
 
 
 def test_no_checkpoint_without_a_whole_manifest(store: CheckpointStore, tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "x")
+    source = make_folder(tmp_path / "in", "x")
     first = store.save("t", 1, {}, source)
     second = Path(store.save("t", 2, {}, source))
 
@@ -331,7 +331,7 @@ def test_no_checkpoint_without_a_whole_manifest(store: CheckpointStore, tmp_path
 
 
 def test_a_manifest_of_another_version_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
-    path = Path(store.save("t", 1, {}, folder_of(tmp_path / "in", "x")))
+    path = Path(store.save("t", 1, {}, make_folder(tmp_path / "in", "x")))
     text = (path / MANIFEST).read_text()
     (path / MANIFEST).write_text(text.replace('"version": 2', '"version": 3'))
     with pytest.raises(CheckpointError, match="has version 3; this cloudtune reads 2"):
@@ -339,13 +339,13 @@ def test_a_manifest_of_another_version_is_refused(store: CheckpointStore, tmp_pa
 
 
 def test_a_users_folder_is_used_in_place(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "x")
+    source = make_folder(tmp_path / "in", "x")
     with Checkpoint.from_directory(source).as_directory() as folder:
         assert folder == str(source)
 
 
 def test_any_trial_may_read_what_another_has_saved(store: CheckpointStore, tmp_path: Path) -> None:
-    path = store.save("t", 4, {}, folder_of(tmp_path / "in", "x"))
+    path = store.save("t", 4, {}, make_folder(tmp_path / "in", "x"))
     result = Checkpoint.from_storage(path)
     assert result == Checkpoint(path, epoch=4)
     with result.as_directory() as folder:
@@ -388,10 +388,10 @@ def test_s3_is_a_store_like_any_other(bucket: str, tmp_path: Path) -> None:
 
     store = CheckpointStore(bucket)
     assert store.latest("t") is None
-    source = folder_of(tmp_path / "in", "one")
+    source = make_folder(tmp_path / "in", "one")
     for epoch, value in enumerate([0.3, 0.9, 0.1, 0.2], start=1):
         store.save("t", epoch, {"acc": value}, source)
-    store.save("t", 4, {"acc": 0.2}, folder_of(tmp_path / "in", "again"))
+    store.save("t", 4, {"acc": 0.2}, make_folder(tmp_path / "in", "again"))
     store.prune("t", "acc", "max")
 
     path = "s3://shelf/runs/t/epoch-00004"
@@ -410,7 +410,7 @@ def test_a_large_file_is_read_by_several_requests(
 ) -> None:
     monkeypatch.setattr(storage, "_REQUEST_BYTES", 8)
     data = random.Random(size).randbytes(size)
-    source = folder_of(tmp_path / "in", "one")
+    source = make_folder(tmp_path / "in", "one")
     (source / "large").write_bytes(data)
     path = CheckpointStore(bucket).save("t", 1, {}, source)
     load(path, tmp_path / "out")
@@ -438,8 +438,8 @@ class FailingFileSystem:
         return fail if name in self.failing else method
 
 
-def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "one")
+def test_failing_storage_is_retried(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
     staged = present(store.stage("t1", 1, source))
     store._fs = FailingFileSystem(store._fs, 2, "open_output_stream")
@@ -448,7 +448,7 @@ def test_a_storage_that_fails_for_a_while_is_asked_again(tmp_path: Path) -> None
 
 
 def test_broken_storage_costs_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = folder_of(tmp_path / "in", "one")
+    source = make_folder(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=(0.0, 0.0))
     first = store.save("t1", 1, {}, source)
     store._fs = broken = FailingFileSystem(store._fs, 4, "open_output_stream")
@@ -462,8 +462,8 @@ def test_broken_storage_costs_epochs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert store.commit(staged, {}) == store.latest("t1") != first
 
 
-def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "one")
+def test_half_save_takes_no_room(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", "one")
     (source / "zz-later").write_text("two")
     store = CheckpointStore(str(tmp_path / "store"), waits=())
     store._fs = FailingFileSystem(store._fs, 100, "open_output_stream", at="later")
@@ -472,8 +472,8 @@ def test_half_a_save_takes_no_room_of_a_full_storage(tmp_path: Path) -> None:
     assert [item for item in (tmp_path / "store").rglob("*") if item.is_file()] == []
 
 
-def test_an_old_checkpoint_that_can_not_be_deleted_harms_none(tmp_path: Path) -> None:
-    source = folder_of(tmp_path / "in", "one")
+def test_undeletable_checkpoint_is_harmless(tmp_path: Path) -> None:
+    source = make_folder(tmp_path / "in", "one")
     store = CheckpointStore(str(tmp_path / "store"), waits=())
     paths = [store.save("t1", epoch, {}, source) for epoch in (1, 2, 3)]
     store._fs = FailingFileSystem(store._fs, 100, "delete_file", "delete_dir")
@@ -486,13 +486,13 @@ def test_an_old_checkpoint_that_can_not_be_deleted_harms_none(tmp_path: Path) ->
     ) == [paths[0], paths[-1]]
 
 
-def saved(store: CheckpointStore, epochs: int) -> list[str]:
-    source = folder_of(Path(store.uri).with_name("in"), "one")
+def save_epochs(store: CheckpointStore, epochs: int) -> list[str]:
+    source = make_folder(Path(store.uri).with_name("in"), "one")
     return [store.save("t1", epoch, {}, source) for epoch in range(1, epochs + 1)]
 
 
 def test_an_older_checkpoint_replaces_a_missing_or_short_one(store: CheckpointStore) -> None:
-    paths = saved(store, 3)
+    paths = save_epochs(store, 3)
     assert usable(paths[2]) == paths[2]
     (file,) = [path for path in Path(paths[2]).glob("*/*") if path.is_file()]
     file.write_text("o")
@@ -507,7 +507,7 @@ def test_an_older_checkpoint_replaces_a_missing_or_short_one(store: CheckpointSt
 def test_files_elsewhere_are_no_checkpoint(
     store: CheckpointStore, tmp_path: Path, name: str
 ) -> None:
-    paths = saved(store, 2)
+    paths = save_epochs(store, 2)
     manifest = Path(paths[1], MANIFEST)
     document = json.loads(manifest.read_text())
     entry = next(iter(document["files"].values()))
@@ -520,7 +520,7 @@ def test_files_elsewhere_are_no_checkpoint(
 
 @pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "pipe"])
 def test_a_link_is_not_read(store: CheckpointStore, tmp_path: Path, kind: str) -> None:
-    paths = saved(store, 2)
+    paths = save_epochs(store, 2)
     (file,) = [path for path in Path(paths[1]).glob("*/*") if path.is_file()]
     if kind == "link to a folder":
         file.parent.rename(tmp_path / "elsewhere")
@@ -543,7 +543,7 @@ def test_a_storage_is_tried_without_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_report_names_a_checkpoint_that_is_there(store: CheckpointStore) -> None:
-    first, second = saved(store, 2)
+    first, second = save_epochs(store, 2)
     assert standing(first) == first
     Path(first, MANIFEST).unlink()
     assert standing(first) == second
@@ -559,7 +559,7 @@ BAD: tuple[Any, ...] = (
 )
 
 
-def mutated(text: str, chance: random.Random) -> bytes:
+def mutate(text: str, chance: random.Random) -> bytes:
     """Return a manifest with one value, name or byte changed."""
     if chance.random() < 0.2:
         data = bytearray(text.encode())
@@ -583,12 +583,12 @@ def mutated(text: str, chance: random.Random) -> bytes:
 def test_a_mutated_manifest_is_a_checkpoint_error_or_read(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
-    path = store.save("t00", 1, {"loss": 0.5}, folder_of(tmp_path / "own", "abc"))
+    path = store.save("t00", 1, {"loss": 0.5}, make_folder(tmp_path / "own", "abc"))
     manifest = Path(path, MANIFEST)
     text = manifest.read_text()
     refused = 0
     for seed in range(1000):
-        manifest.write_bytes(mutated(text, random.Random(seed)))
+        manifest.write_bytes(mutate(text, random.Random(seed)))
         for read in (read_manifest, partial(load, to_directory=tmp_path / f"{seed}")):
             try:
                 read(path)

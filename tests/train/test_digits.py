@@ -15,7 +15,7 @@ from cloudtune.experiment.spaces import sample
 from cloudtune.model.events import EpochReport
 from cloudtune.train.checkpoint import CheckpointStore, read_manifest
 from cloudtune.train.user_script import load_function
-from tests.train.sessions import run_granted
+from tests.train.sessions import run_to_grant
 
 pytestmark = pytest.mark.usefixtures("as_a_worker")
 
@@ -66,7 +66,7 @@ leave()
 
 def train(config: dict[str, Any], epochs: int, **options: Any) -> list[EpochReport]:
     given = {"metric_name": "val_accuracy", "max_epoch": epochs, **options}
-    return run_granted(load_function(EXAMPLE, "train.py:train"), config=config, **given)
+    return run_to_grant(load_function(EXAMPLE, "train.py:train"), config=config, **given)
 
 
 def environment(**more: str) -> dict[str, str]:

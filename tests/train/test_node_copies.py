@@ -16,7 +16,7 @@ from cloudtune.train import node_copies, saved_files, storage
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, usable
 from cloudtune.train.saved_files import SavedFile
 from tests.builders.values import present
-from tests.train.sessions import run_granted
+from tests.train.sessions import run_to_grant
 
 Reads = list[str]
 
@@ -39,7 +39,7 @@ def train(config: dict[str, Any]) -> None:
 def on_to(epoch: int, uri: str, restore: str | None) -> str:
     """Train in a session as far as that; return the last checkpoint."""
     store = CheckpointStore(uri)
-    reports = run_granted(train, store=store, restore=restore, max_epoch=epoch)
+    reports = run_to_grant(train, store=store, restore=restore, max_epoch=epoch)
     return present(reports[-1].checkpoint)
 
 
@@ -83,7 +83,7 @@ def test_a_trial_that_goes_on_here_downloads_nothing(
     assert {path.stat().st_mode & 0o077 for path in node.iterdir()} == {0}
 
 
-def test_elsewhere_and_in_a_resumed_run_it_is_downloaded_once(
+def test_node_downloads_a_checkpoint_once(
     node: Path, bucket: str, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second = on_to(2, bucket, None)
@@ -105,9 +105,7 @@ def test_workers_of_a_node_download_once_together(
     assert reads == ["deep/epochs"]
 
 
-def test_what_a_script_writes_into_its_folder_harms_no_other(
-    node: Path, bucket: str, reads: Reads, tmp_path: Path
-) -> None:
+def test_script_writes_harm_no_copy(node: Path, bucket: str, reads: Reads, tmp_path: Path) -> None:
     second = on_to(2, bucket, None)
     with Checkpoint.from_storage(second).as_directory() as folder:
         Path(folder, "deep/epochs").write_text("9 9 ")
@@ -138,7 +136,7 @@ def test_without_room_for_copies_workers_download(
     assert not list(Path(node, "cloudtune-another").rglob("epochs"))
 
 
-def test_the_copy_is_made_while_the_script_makes_its_model(node: Path) -> None:
+def test_copy_runs_beside_the_script(node: Path) -> None:
     def makes_a_model(config: dict[str, Any]) -> None:
         give_up = time.monotonic() + 60
         while not list(node.glob("cloudtune-here/whole/*/*/files/deep/epochs")):
@@ -149,10 +147,10 @@ def test_the_copy_is_made_while_the_script_makes_its_model(node: Path) -> None:
     uri = str(node.parent / "store")
     second = on_to(2, uri, None)
     assert not list(node.rglob("epochs")), "staged where it stays"
-    run_granted(makes_a_model, store=CheckpointStore(uri), restore=second, max_epoch=3)
+    run_to_grant(makes_a_model, store=CheckpointStore(uri), restore=second, max_epoch=3)
 
 
-def test_on_this_machines_disk_workers_share_a_copy_of_their_own(
+def test_local_workers_share_a_copy(
     node: Path,
 ) -> None:
     """Neither what one writes into its folder nor what it deletes there harms the checkpoint."""

@@ -24,7 +24,7 @@ from cloudtune.train.programs.running import CommandFailedError, CommandRun, Pos
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.sync_check import NotOneModelError
 from tests.guard import is_alive
-from tests.train.sessions import place_of
+from tests.train.sessions import make_place
 
 # As such scripts are written: it knows nothing of cloudtune.
 WRITES = """
@@ -89,7 +89,7 @@ class Trial:
         self.attempt += 1
         log = self.folder / f"a.{self.attempt}.0.log"
         post = Post(
-            place=place_of(max_epoch=last, restore=restore, **self.place),
+            place=make_place(max_epoch=last, restore=restore, **self.place),
             storage=str(self.folder / "store"),
             losses_per_hour=0.0,
             progress=self.progress,
@@ -156,7 +156,7 @@ PLACE = "accuracy {accuracy}"
 COMMAND = "python main.py --lr {lr} --epochs {epochs} --resume {resume} {fast:--fast}"
 
 
-def test_a_plain_script_is_read_and_resumes_from_its_folder(tmp_path: Path) -> None:
+def test_plain_script_resumes_from_folder(tmp_path: Path) -> None:
     files = {"file": "metrics.jsonl", "folder": "out"}
     it = trial(tmp_path, WRITES, COMMAND, program=files)
     printed = it.run(until=2, last=9)
@@ -175,7 +175,7 @@ def test_a_plain_script_is_read_and_resumes_from_its_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("mode", ["a", "w"])
-def test_lines_that_came_back_with_a_checkpoint_are_no_reports(tmp_path: Path, mode: str) -> None:
+def test_restored_lines_are_no_reports(tmp_path: Path, mode: str) -> None:
     """As in facebookresearch/ConvNeXt, whose log stands among its checkpoints."""
     script = WRITES.replace('"metrics.jsonl", "a"', f'"out/log", "{mode}"')
     script = script.replace('"epoch": epoch, "acc', '"acc')
@@ -287,7 +287,7 @@ def test_a_script_may_end_before_the_last_epoch(
     assert it.epochs == [1]
 
 
-def test_what_a_script_says_last_is_of_its_last_steps(tmp_path: Path) -> None:
+def test_last_lines_count_for_last_steps(tmp_path: Path) -> None:
     """As of reinforcement learning, whose episodes end where they end; its summary is no report."""
     script = """
 for step in (110, 250, 290):
@@ -392,7 +392,7 @@ def test_a_pattern_that_finds_nothing_ends_a_trial(tmp_path: Path) -> None:
     assert re.search(example, str(caught.value))
 
 
-def test_a_pattern_that_finds_only_the_epochs_end_is_awaited(tmp_path: Path) -> None:
+def test_end_of_epoch_pattern_is_awaited(tmp_path: Path) -> None:
     script = PRINTS.replace("LAST", "acc=0.5")
     it = trial(tmp_path, script, "python main.py", program={"printed": "acc=(?P<accuracy>.*)"})
     it.run(until=1, last=60)
@@ -521,6 +521,20 @@ def test_no_gradients_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert it.reports == []
 
 
+def read_saves(it: Trial, pattern: str, last: int = 3) -> dict[int, dict[str, str]]:
+    """Train, and return by epoch the files of its checkpoint that match, by their names."""
+    saves: dict[int, dict[str, str]] = {}
+
+    def keep(_: CommandRun, report: EpochReport) -> None:
+        if report.checkpoint is not None:
+            with Checkpoint(report.checkpoint, report.epoch).as_directory() as folder:
+                files = sorted(Path(folder).rglob(pattern))
+                saves[report.epoch] = {path.name: path.read_text() for path in files}
+
+    it.run(until=last, last=last, each=keep)
+    return saves
+
+
 def test_a_checkpoint_is_not_taken_half_written(tmp_path: Path) -> None:
     script = """
 import json, time
@@ -558,19 +572,10 @@ for epoch in range(1, 4):
 """
     reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
     it = trial(tmp_path, script, f"python main.py {order}", program=reads)
-    kept: dict[int, str] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-            kept[report.epoch] = Path(folder, "state").read_text()
-
-    it.run(each=keep)
-    assert kept == {1: "1", 2: "2", 3: "3"}
+    assert read_saves(it, "state") == {n: {"state": str(n)} for n in (1, 2, 3)}
 
 
-def test_a_save_that_begins_late_is_waited_for_the_next_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_save_is_awaited_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloudtune.train.programs.saving._PATIENCE", 0.3)
     script = """
 import time
@@ -582,18 +587,10 @@ for epoch in range(1, 5):
 """
     reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
     it = trial(tmp_path, script, "python main.py", program=reads)
-    kept: dict[int, str] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        if report.checkpoint is not None:
-            with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-                kept[report.epoch] = Path(folder, "state").read_text()
-
-    it.run(until=4, last=4, each=keep)
-    assert kept == {2: "2", 3: "3", 4: "4"}
+    assert read_saves(it, "state", last=4) == {n: {"state": str(n)} for n in (2, 3, 4)}
 
 
-def test_a_report_in_the_midst_of_a_save_waits_for_its_end(tmp_path: Path) -> None:
+def test_report_amid_save_waits(tmp_path: Path) -> None:
     """As of accelerate: a library prints each file that it saves, which ends the progress bar."""
     script = """
 import pathlib, sys, time
@@ -609,20 +606,13 @@ for epoch in range(1, 4):
         (folder / name).write_text(name)
 """
     it = trial(tmp_path, script, "python main.py", program={"printed": PLACE, "folder": "out"})
-    kept: dict[int, list[str]] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        assert report.checkpoint is not None
-        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-            saved = Path(folder, f"checkpoint-{report.epoch}")
-            kept[report.epoch] = sorted(path.name for path in saved.iterdir())
-
-    it.run(each=keep)
-    whole = ["config.json", "model.bin", "optimizer.bin"]
-    assert kept == {1: whole, 2: whole, 3: whole}
+    saves = read_saves(it, "checkpoint-*/*")
+    assert list(saves) == [1, 2, 3]
+    for files in saves.values():
+        assert list(files) == ["config.json", "model.bin", "optimizer.bin"]
 
 
-def test_a_log_of_reports_among_the_checkpoints_is_no_save(tmp_path: Path) -> None:
+def test_report_log_is_no_save(tmp_path: Path) -> None:
     """As Lightning's: it saves, appends its numbers, and goes on to append those of batches."""
     script = """
 import csv, json, pathlib, time
@@ -644,14 +634,8 @@ for epoch in range(3):
 """
     reads = {"file": "out/version_*/metrics.jsonl", "folder": "out"}
     it = trial(tmp_path, script, "python main.py", program=reads)
-    kept: dict[int, list[str]] = {}
-
-    def keep(_: CommandRun, report: EpochReport) -> None:
-        with Checkpoint(str(report.checkpoint), report.epoch).as_directory() as folder:
-            kept[report.epoch] = [path.name for path in Path(folder).rglob("*.ckpt")]
-
-    it.run(each=keep)
-    assert kept == {1: ["epoch=0.ckpt"], 2: ["epoch=1.ckpt"], 3: ["epoch=2.ckpt"]}
+    saves = read_saves(it, "*.ckpt")
+    assert saves == {n + 1: {f"epoch={n}.ckpt": str(n)} for n in range(3)}
 
 
 def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:
@@ -659,7 +643,7 @@ def test_the_first_worker_alone_says_why_it_ended(tmp_path: Path) -> None:
     run = command_run(
         Program(command, split_words(command), 1),
         Post(
-            place_of(max_epoch=1, rank=1, local_rank=1, world_size=2),
+            make_place(max_epoch=1, rank=1, local_rank=1, world_size=2),
             *("", 0.0, Progress(), {}, {}, "a.8", tmp_path, tmp_path / "log"),
             met=True,
         ),

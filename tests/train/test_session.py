@@ -24,7 +24,7 @@ from cloudtune.train.checkpoint import Checkpoint
 from cloudtune.train.session import MissingMetricError, NeverReportedError, StopTraining
 from cloudtune.train.torch_state import CONTEXT_MIB, digest
 from cloudtune.train.user_script import load_function
-from tests.train.sessions import Driver, make_session, run_granted, steady
+from tests.train.sessions import Driver, make_session, run_to_grant, steady
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,7 @@ def test_a_script_trains_as_far_as_it_is_granted(script: Callable[..., None]) ->
     assert [report.epoch for report in driver.reports] == [1, 2, 3, 4]
 
 
-def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
+def test_stop_waits_for_epoch_end() -> None:
     seen: list[str] = []
 
     def script(config: dict[str, Any]) -> None:
@@ -95,9 +95,9 @@ def test_a_stop_takes_effect_at_the_end_of_the_epoch() -> None:
 
 def test_a_script_that_never_reports_is_reported_so() -> None:
     with pytest.raises(NeverReportedError, match="trial t1 returned without ever calling"):
-        run_granted(lambda config: None)
+        run_to_grant(lambda config: None)
     with pytest.raises(NeverReportedError, match=r"epoch 1 ended without cloudtune\.report"):
-        run_granted(lambda config: list(cloudtune.epochs()))
+        run_to_grant(lambda config: list(cloudtune.epochs()))
 
 
 def test_waiting_and_setting_up_are_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +114,13 @@ def test_waiting_and_setting_up_are_not_training(monkeypatch: pytest.MonkeyPatch
     def think(_report: EpochReport) -> None:
         clock.now += 1000
 
-    reports = run_granted(script, think, max_epoch=3)
+    reports = run_to_grant(script, think, max_epoch=3)
     assert [report.seconds for report in reports] == [2, 2, 2]
 
 
 def test_metrics_become_floats_and_nan_passes() -> None:
     given: dict[str, Any] = {"acc": torch.tensor(0.5), "loss": math.nan, "steps": 3}
-    (report,) = run_granted(lambda config: cloudtune.report(given), max_epoch=1)
+    (report,) = run_to_grant(lambda config: cloudtune.report(given), max_epoch=1)
     assert [type(value) for value in report.metrics.values()] == [float] * 3
     assert report.metrics["acc"] == 0.5
     assert math.isnan(report.metrics["loss"])
@@ -133,17 +133,17 @@ def test_a_missing_metric_is_named() -> None:
         cloudtune.report({"loss": 1.0, "acc": 1.0})
 
     with pytest.raises(MissingMetricError) as caught:
-        run_granted(script, metric_name="val_accuracy")
+        run_to_grant(script, metric_name="val_accuracy")
     expected = "report() gave {acc, loss}; the experiment's metric is 'val_accuracy'"
     assert str(caught.value) == expected
-    run_granted(script, metric_name="val_accuracy", rank=1)  # only rank 0's metrics count
+    run_to_grant(script, metric_name="val_accuracy", rank=1)  # only rank 0's metrics count
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], torch.zeros(2)])
 def test_what_is_no_number_compares_no_trials(value: Any) -> None:
     message = r"report\(\) gave acc = .*; the experiment's metric is a number"
     with pytest.raises(MissingMetricError, match=message):
-        run_granted(lambda config: cloudtune.report({"acc": value}), metric_name="acc")
+        run_to_grant(lambda config: cloudtune.report({"acc": value}), metric_name="acc")
 
 
 def test_other_metrics_may_be_texts() -> None:
@@ -154,7 +154,7 @@ def test_other_metrics_may_be_texts() -> None:
         "no": None,
         "long": "x" * 999,
     }
-    [report] = run_granted(lambda config: cloudtune.report(told), metric_name="acc")
+    [report] = run_to_grant(lambda config: cloudtune.report(told), metric_name="acc")
     assert report.metrics == {"acc": 0.5}
     texts = dict(report.texts)
     assert texts.pop("long") == f"{'x' * 200}…"
@@ -164,7 +164,7 @@ def test_other_metrics_may_be_texts() -> None:
 @pytest.mark.parametrize("given", [{}, {"weights": 1}, "folder"])
 def test_files_of_a_checkpoint_are_in_a_folder(given: Any) -> None:
     with pytest.raises(UsageError, match=r"Checkpoint\.from_directory\(folder\), not a (dict|str)"):
-        run_granted(lambda config: cloudtune.report({"acc": 1.0}, given))
+        run_to_grant(lambda config: cloudtune.report({"acc": 1.0}, given))
 
 
 def test_hooks_come_before_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_hooks_come_before_the_report(tmp_path: Path, monkeypatch: pytest.Monkey
     calls: list[dict[str, Any]] = __import__("paced_machine").calls
 
     counts: list[int] = []
-    run_granted(steady, lambda _: counts.append(len(calls)), max_epoch=2, nodes=2)
+    run_to_grant(steady, lambda _: counts.append(len(calls)), max_epoch=2, nodes=2)
     assert counts == [2, 3]
     assert [call.pop("elapsed") >= 0 for call in calls] == [True, True, True]
     assert [call["epoch"] for call in calls] == [0, 1, 2], "epoch 0 is the set-up"
@@ -193,11 +193,11 @@ def test_seeds_follow_from_the_seed_and_the_trial() -> None:
     assert len({draws("a", 0), draws("a", 1), draws("b", 0)}) == 3
 
 
-def numbers_of(loader: data.DataLoader[Any]) -> list[list[int]]:
+def list_numbers(loader: data.DataLoader[Any]) -> list[list[int]]:
     return [batch[0].tolist() for batch in loader]
 
 
-def loader_of(**options: Any) -> data.DataLoader[Any]:
+def make_loader(**options: Any) -> data.DataLoader[Any]:
     return data.DataLoader(data.TensorDataset(torch.arange(24)), **options)
 
 
@@ -205,13 +205,13 @@ def passes(rank: int, world: int, first_epoch: int = 1, **options: Any) -> list[
     """Give the batches of two epochs as one rank sees them."""
     session = make_session(rank=rank, world_size=world, start_epoch=first_epoch - 1)
     with session.activate():
-        loader = cloudtune.prepare_data_loader(loader_of(**options))
-        first = numbers_of(loader)
+        loader = cloudtune.prepare_data_loader(make_loader(**options))
+        first = list_numbers(loader)
         session.epoch += 1
-        return [first, numbers_of(loader)]
+        return [first, list_numbers(loader)]
 
 
-def test_the_ranks_share_each_batch_that_one_rank_would_take() -> None:
+def test_ranks_share_each_batch() -> None:
     alone = passes(0, 1, batch_size=6, shuffle=True)
     shares = [passes(rank, 2, batch_size=6, shuffle=True) for rank in (0, 1)]
     for epoch in (0, 1):
@@ -229,14 +229,14 @@ def test_a_restored_trial_sees_the_order_of_its_epoch() -> None:
 def test_a_loader_of_the_users_own_making() -> None:
     weights = data.WeightedRandomSampler([1.0] * 24, 24)
     with make_session().activate():
-        loader = cloudtune.prepare_data_loader(loader_of(batch_size=6, sampler=weights))
+        loader = cloudtune.prepare_data_loader(make_loader(batch_size=6, sampler=weights))
         assert loader.sampler is weights
         assert len(loader) == 4
     with (
         make_session(world_size=2).activate(),
         pytest.raises(UsageError, match="can't split a loader with a WeightedRandomSampler"),
     ):
-        cloudtune.prepare_data_loader(loader_of(batch_size=6, sampler=weights))
+        cloudtune.prepare_data_loader(make_loader(batch_size=6, sampler=weights))
 
 
 def test_batches_of_any_shape_move_to_the_device() -> None:
@@ -270,7 +270,7 @@ def test_sums_of_a_gpu_tell_parameters_apart(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [report.memory_mib for report in run_granted(steady, max_epoch=1)] == [None]
+    assert [report.memory_mib for report in run_to_grant(steady, max_epoch=1)] == [None]
     asked: list[str] = []
 
     def reserved(device: str) -> int:
@@ -278,7 +278,7 @@ def test_a_report_tells_the_most_memory_of_the_gpu(monkeypatch: pytest.MonkeyPat
         return 3 * 2**20
 
     monkeypatch.setattr("torch.cuda.max_memory_reserved", reserved)
-    result = run_granted(steady, max_epoch=1, device="cuda:0")
+    result = run_to_grant(steady, max_epoch=1, device="cuda:0")
     assert [report.memory_mib for report in result] == [3 + CONTEXT_MIB]
     assert asked == ["cuda:0"]
 
@@ -360,7 +360,7 @@ def test_a_script_is_reported_that_its_machine_is_leaving() -> None:
 def test_an_epoch_reports_how_long_it_waited_for_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = itertools.count(10.0, 0.25)
     monkeypatch.setattr(training, "waited_seconds", lambda: next(waits))
-    result = run_granted(steady, max_epoch=2)
+    result = run_to_grant(steady, max_epoch=2)
     assert [report.waited for report in result] == [0.25, 0.25]
 
 

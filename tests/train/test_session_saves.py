@@ -17,7 +17,7 @@ from cloudtune.model.events import EpochReport
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore, read_manifest
 from cloudtune.train.save_times import SaveTimes, interval
 from tests.builders.values import present
-from tests.train.sessions import Driver, make_session, run_granted, steady
+from tests.train.sessions import Driver, make_session, run_to_grant, steady
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def saving(folder: Path) -> Callable[[dict[str, Any]], None]:
 
 
 def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path) -> None:
-    first = run_granted(saving(work), store=store, max_epoch=4)
+    first = run_to_grant(saving(work), store=store, max_epoch=4)
     path = present(first[-1].checkpoint)
     assert path == store.latest("t1")
     assert read_manifest(path).metrics == {"acc": 0.25}
@@ -52,7 +52,7 @@ def test_a_trial_goes_on_from_its_checkpoint(store: CheckpointStore, work: Path)
             seen.append((Path(folder) / "epoch.txt").read_text())
         steady(config)
 
-    second = run_granted(resumed, store=store, restore=path, max_epoch=6)
+    second = run_to_grant(resumed, store=store, restore=path, max_epoch=6)
     assert seen == ["4"]
     assert [report.epoch for report in second] == [5, 6]
 
@@ -68,7 +68,7 @@ def test_the_last_two_are_kept(tmp_path: Path, store: CheckpointStore, work: Pat
             )  # the last that was known is still there, as is the new one
         known.append(report.checkpoint)
 
-    run_granted(saving(work), deliver, store=store, max_epoch=5)
+    run_to_grant(saving(work), deliver, store=store, max_epoch=5)
     kept = sorted(path.name for path in (tmp_path / "store" / "t1").iterdir())
     assert kept == ["epoch-00001", "epoch-00004", "epoch-00005"]  # best, last known, latest
 
@@ -103,7 +103,7 @@ class SlowStore(CheckpointStore):
         return super().commit(*arguments)
 
 
-def test_training_goes_on_while_a_checkpoint_is_on_its_way(tmp_path: Path, work: Path) -> None:
+def test_training_continues_during_upload(tmp_path: Path, work: Path) -> None:
     store = SlowStore(str(tmp_path / "store"))
     driver, began = Driver(store=store), queue.Queue[int]()
 
@@ -159,16 +159,16 @@ def test_a_storage_that_refuses_ends_the_script(tmp_path: Path, work: Path, gran
 
 
 def test_only_rank_0_saves_and_delivers(store: CheckpointStore, work: Path) -> None:
-    assert run_granted(saving(work), store=store, rank=1, world_size=2) == []
+    assert run_to_grant(saving(work), store=store, rank=1, world_size=2) == []
     assert store.latest("t1") is None
 
 
-def altered(checkpoint: Path) -> None:
+def alter(checkpoint: Path) -> None:
     (file,) = checkpoint.glob("*/steps")
     file.write_text("y")
 
 
-@pytest.mark.parametrize("damage", [shutil.rmtree, altered])
+@pytest.mark.parametrize("damage", [shutil.rmtree, alter])
 def test_a_trial_with_a_damaged_checkpoint_resumes_earlier(
     store: CheckpointStore, work: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -185,11 +185,11 @@ def test_a_trial_with_a_damaged_checkpoint_resumes_earlier(
             cloudtune.report({"acc": 0.5})
 
     damage(Path(paths[1]))
-    run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
+    run_to_grant(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
     assert began == [(2, "1"), (3, "1")]
     damage(Path(paths[0]))
     began.clear()
-    run_granted(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
+    run_to_grant(train, store=store, restore=paths[1], start_epoch=2, max_epoch=3)
     assert began == [(1, ""), (2, ""), (3, "")]
 
 
@@ -214,7 +214,7 @@ def counting(kept: list[bool]) -> Callable[[dict[str, Any]], None]:
     return train
 
 
-def test_an_epoch_begins_again_from_a_save_in_its_middle(tmp_path: Path) -> None:
+def test_epoch_resumes_from_its_middle(tmp_path: Path) -> None:
     kept: list[bool] = []
     store = CheckpointStore(str(tmp_path))
     session = make_session(store=store)
@@ -235,7 +235,7 @@ def test_an_epoch_begins_again_from_a_save_in_its_middle(tmp_path: Path) -> None
     again = make_session(store=store, restore=path, max_epoch=3)
     with again.activate():
         assert again.save(Checkpoint.from_directory(middle)), "of a restored one, too"
-    reports = run_granted(counting(kept), store=store, restore=path, max_epoch=3)
+    reports = run_to_grant(counting(kept), store=store, restore=path, max_epoch=3)
     assert [report.metrics["acc"] for report in reports] == [31.0], "21 steps, and an epoch's 10"
     assert read_manifest(path).metrics == {"acc": 20.0}, "the metrics are the last epoch's"
 
@@ -288,7 +288,7 @@ def test_saves_due(store: CheckpointStore, work: Path, monkeypatch: pytest.Monke
         assert not cloudtune.save_due(), "rank 0 saves"
 
 
-def test_a_saved_epoch_measures_a_save_until_one_is_whole() -> None:
+def test_saved_epoch_measures_its_save() -> None:
     times = SaveTimes(3600.0)  # a loss a second: what a save takes decides
     assert not times.due()
     times.saved(8.0, whole=False)

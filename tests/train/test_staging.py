@@ -38,7 +38,7 @@ def free(monkeypatch: pytest.MonkeyPatch, **mib: float) -> None:
     monkeypatch.setattr(shutil, "disk_usage", usage)
 
 
-def test_a_checkpoint_waits_on_the_nodes_disk_and_is_read(own: Path) -> None:
+def test_staged_checkpoint_is_read(own: Path) -> None:
     store = CheckpointStore(str(own.parent / "store"), ())
     staged = present(store.stage("t", 1, own.parent / "in"))
     assert Path(staged.files).parent == own

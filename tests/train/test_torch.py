@@ -56,7 +56,7 @@ def test_a_model_is_only_moved_without_a_strategy(session: Session) -> None:
         cloudtune.prepare_model(model, parallel_strategy=unknown)
 
 
-def test_a_loader_is_shared_only_where_that_is_asked_for(session: Session) -> None:
+def test_loader_is_shared_on_request(session: Session) -> None:
     loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=4)
     assert [len(batch[0]) for batch in cloudtune.prepare_data_loader(loader)] == [2, 2]
     whole = cloudtune.prepare_data_loader(loader, add_dist_sampler=False, move_to_device=False)

@@ -6,6 +6,7 @@ import pytest
 
 from cloudtune.train.user_script import load_file, load_function
 from tests.bench import Bench
+from tests.builders.experiments import write_experiment
 
 PROCESSES = """
 import argparse, dataclasses, multiprocessing, pickle, sys
@@ -39,12 +40,8 @@ epochs: {{max: 2}}
 
 
 @pytest.mark.parametrize("way", ["spawn", "forkserver"])
-def test_processes_and_command_lines_are_as_when_a_script_is_run_alone(
-    bench: Bench, way: str
-) -> None:
-    (bench.folder / "train.py").write_text(PROCESSES)
-    path = bench.folder / "experiment.yaml"
-    path.write_text(EXPERIMENT.format(way=way))
+def test_script_processes_are_as_alone(bench: Bench, way: str) -> None:
+    path = write_experiment(bench.folder, EXPERIMENT.format(way=way), PROCESSES)
     done = bench.here("try", path).succeeded()
     assert "one trial reported after " in done.out + done.err
 

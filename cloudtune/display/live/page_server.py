@@ -143,7 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.server.run.page(), "text/html")
         elif place == "content":
             seen = parse_qs(urlsplit(self.path).query).get("seen", ["0"])[0]
-            content = self.server.run.content(int(seen) if seen.isdecimal() else 0)
+            number = int(seen) if seen.isdecimal() else 0
+            content = self.server.run.content(number)
             if content is None:
                 self._answer(204, "", "application/json")
             else:

@@ -135,7 +135,8 @@ class RunPanel:
             word = "comes to about" if ending is None else ""
             lines += _bar(name, self.dollars(at), self.cost, word, width)
         trained = sum(map(_trained_epochs, policy.trials.values()))
-        epochs = Bar(trained, None if it is None else it.plan.epochs, None)
+        planned_epochs = None if it is None else it.plan.epochs
+        epochs = Bar(trained, planned_epochs, None)
         lines += _bar(
             f"{self.scale.unit}s",
             epochs,
@@ -285,9 +286,14 @@ def _bar(
     if bar.limit is not None:
         style = "bar.complete" if share < 0.9 or plan else "yellow"
         drawn = ProgressBar(1.0, share, width=max(_LEAST_BAR, room - 1), complete_style=style)
-    text = f"{figures:24}" if beside and outlook else figures
-    grid.add_row(name, drawn, Text(f"{text}  {outlook}" if beside and outlook else figures))
-    return [grid] if beside or not outlook else [grid, _line(f"{'':9}{outlook}")]
+    if not outlook:
+        grid.add_row(name, drawn, Text(figures))
+        return [grid]
+    if beside:
+        grid.add_row(name, drawn, Text(f"{figures:24}  {outlook}"))
+        return [grid]
+    grid.add_row(name, drawn, Text(figures))
+    return [grid, _line(f"{'':9}{outlook}")]
 
 
 def _outlook(bar: Bar, show: Callable[[float], str]) -> str:

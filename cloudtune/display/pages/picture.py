@@ -310,10 +310,10 @@ class _Picture:
     def _curves(self) -> Iterator[str]:
         """Give the metric of each trial, and the best so far, over time."""
         report, theme = self.report, self.theme
-        curves = {
-            name: [(e.report.at, e.report.metrics.get(report.metric, math.nan)) for e in epochs]
-            for name, epochs in report.epochs_by_trial.items()
-        }
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for name, epochs in report.epochs_by_trial.items():
+            reports = [epoch.report for epoch in epochs]
+            curves[name] = [(it.at, it.metrics.get(report.metric, math.nan)) for it in reports]
         path = [(e.report.at, e.report.metrics[report.metric]) for e in report.improvements]
         values = sorted(
             value

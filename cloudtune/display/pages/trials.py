@@ -166,7 +166,8 @@ def _lines(
 ) -> Trace:
     """Return the lines of trials with the same last epoch, with gaps between them."""
     gap = (None, None, None)
-    x, y, data = zip(*(point for trial in trials for point in (*points(trial), gap)), strict=True)
+    path = [point for trial in trials for point in (*points(trial), gap)]
+    x, y, data = zip(*path, strict=True)
     title = f"{name} ({len(trials)})"
     return figures.marks(
         title, x, y, hover, mode="lines+markers", customdata=data, connectgaps=False
@@ -217,12 +218,13 @@ def configurations(report: Report) -> Figure:
     best = {trial.id: value for trial in policy.trials.values() if (value := _best(report, trial))}
     configs = {trial.id: flat(trial.trial.config) for trial in policy.trials.values()}
     names = dict.fromkeys(name for config in configs.values() for name in config)
-    scales = [
-        _scale(name, {t: config[name] for t, config in configs.items() if name in config})
-        for name in names
-    ]
+    scales = []
+    for name in names:
+        values = {t: config[name] for t, config in configs.items() if name in config}
+        scales.append(_scale(name, values))
     scales.append(_scale(report.metric, {t: value for t, (value,) in best.items()}))
     traces = [{**_paths(name, trials, scales), **look} for name, trials, look in _draw(report)]
+    roomy = {"width": _ROOMY * len(scales), "autosize": False} if len(scales) > 10 else {}
     figure = figures.layout(
         440,
         xaxis={
@@ -236,7 +238,7 @@ def configurations(report: Report) -> Figure:
         yaxis={"visible": False, "range": [-0.14, 1.05]},
         margin={"l": 50, "r": 70, "t": 90, "b": 20},
         legend={"orientation": "h", "x": 0, "y": 0, "yanchor": "top"},
-        **({"width": _ROOMY * len(scales), "autosize": False} if len(scales) > 10 else {}),
+        **roomy,
     )
     parameters = count_noun(len(names), "parameter")
     says = (

@@ -61,7 +61,9 @@ class NumberLine:
         low = self._scale(self.low)
         high = self._scale(self.high)
         number = low + (high - low) * place
-        return min(max(math.exp(number) if self.log else number, self.low), self.high)
+        if self.log:
+            number = math.exp(number)
+        return min(max(number, self.low), self.high)
 
     def _scale(self, number: float) -> float:
         return math.log(number) if self.log else number
@@ -280,7 +282,8 @@ def _move(axis: Axis, value: Value, factor: float) -> Value:
     if old != new:
         return axis.at(new)
     grows = (factor > 1) == (value >= 0)
-    return axis.at(old + 1 if grows else old - 1)
+    step = 1 if grows else -1
+    return axis.at(old + step)
 
 
 def _neighbour(axis: ListedValues, value: Value, factor: float) -> Value:

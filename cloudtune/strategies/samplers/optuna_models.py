@@ -234,4 +234,5 @@ def _suggest(asked: optuna.Trial, name: str, distribution: BaseDistribution) -> 
 
 
 def _middle(axis: Axis) -> float | int:
-    return _param(axis, axis.values[0] if isinstance(axis, ListedValues) else axis.value(0.5))
+    value = axis.values[0] if isinstance(axis, ListedValues) else axis.value(0.5)
+    return _param(axis, value)

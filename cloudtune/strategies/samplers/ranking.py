@@ -272,10 +272,10 @@ class Ranking:
 
     def _places(self, configs: Sequence[Config]) -> Floats:
         """Return the places of configurations: a row for each axis, nan if they have no value."""
-        rows = [
-            [_place(axis, config, name) for config in configs] for name, axis in self._axes.items()
-        ]
-        return np.array(rows, dtype=float).reshape(len(self._axes), len(configs))
+        places = np.empty((len(self._axes), len(configs)))
+        for row, (name, axis) in enumerate(self._axes.items()):
+            places[row] = [_place(axis, config, name) for config in configs]
+        return places
 
 
 class _Fit:

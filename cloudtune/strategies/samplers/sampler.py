@@ -213,9 +213,8 @@ class SpaceSampler:
             if self._space.active(name, values) and self._changes(name, inherit=inherit)
         }
         changed = perturb(axes, values, self._chance)
-        return self._begin_trial(
-            self._space.config(self._fill_branches(changed) if inherit else changed)
-        )
+        config = self._fill_branches(changed) if inherit else changed
+        return self._begin_trial(self._space.config(config))
 
     def _changes(self, name: str, *, inherit: bool) -> bool:
         if name in self._space.of_models:

@@ -154,6 +154,8 @@ def _broadcast(numbers: Tensors, parameter: torch.Tensor) -> dict[str, torch.Ten
 
 def stacked_numbers(members: Sequence[Mapping[str, float]], device: str) -> dict[str, torch.Tensor]:
     """Return each number of all members as a tensor of shape (members,), in 64 bits."""
-    names = members[0] if members else ()
-    kind = {"dtype": torch.float64, "device": device}
-    return {name: torch.tensor([member[name] for member in members], **kind) for name in names}  # type: ignore[arg-type]
+    stacked = {}
+    for name in members[0] if members else ():
+        numbers = [member[name] for member in members]
+        stacked[name] = torch.tensor(numbers, dtype=torch.float64, device=device)
+    return stacked

@@ -33,7 +33,9 @@ def replace(
     from torch import nn  # noqa: PLC0415
 
     old = submodule(network, name)
-    _put(network, name, block if isinstance(block, nn.Module) else block(old))
+    if not isinstance(block, nn.Module):
+        block = block(old)
+    _put(network, name, block)
     return network
 
 

@@ -308,7 +308,7 @@ def _rows_in(document: object) -> list[_Row] | None:
         return None
     count = max(map(len, columns.values()))
     columns = {name: it for name, it in columns.items() if len(it) == count}
-    return [{name: it[index] for name, it in columns.items()} for index in range(count)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _objects(rows: list[object]) -> list[_Row]:

@@ -270,7 +270,9 @@ class CommandRun:
             message = f"`{text}` exited with code {code}" + (f": {last}" if last else "")
             message += self._missing_hint(last)
             self._check_apart(message)
-            raise CommandFailedError(f"{tail}\n{message}" if tail.strip() != last else message)
+            if tail.strip() != last:
+                message = f"{tail}\n{message}"
+            raise CommandFailedError(message)
         if self._rank > 0:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 interprets it
         elif self._epoch == 0:

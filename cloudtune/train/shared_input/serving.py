@@ -197,10 +197,9 @@ class Server:
         for source, seat in list(self._seats.items()):
             at = self._stream.give(seat)
             if at is not None:
+                batch = InputMessage(Kind.BATCH, *self._stream.place(at), self._frames[at])
                 try:
-                    send(
-                        source, InputMessage(Kind.BATCH, *self._stream.place(at), self._frames[at])
-                    )
+                    send(source, batch)
                 except OSError:
                     self._forget(source)
         wait: float | None = None

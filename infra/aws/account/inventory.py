@@ -343,7 +343,8 @@ def root_disk(clients: Clients, image: str) -> Disk:
     for disk in described.get("BlockDeviceMappings", ()):
         if disk.get("DeviceName") == described.get("RootDeviceName"):
             size = disk.get("Ebs", {}).get("VolumeSize")
-            return Disk(image, disk["DeviceName"], None if size is None else int(size))
+            gb = None if size is None else int(size)
+            return Disk(image, disk["DeviceName"], gb)
     return Disk(image, "", why=reader.unknown.get(image, "it has none"))
 
 
@@ -454,12 +455,11 @@ class _Reader:
 
 def lets_itself_in(group: Mapping[str, Any]) -> bool:
     """Whether a security group lets all traffic of its own members in."""
-    own = group.get("GroupId")
-    return any(
-        rule.get("IpProtocol") == "-1"
-        and own in {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", ())}
-        for rule in group.get("IpPermissions", ())
-    )
+    for rule in group.get("IpPermissions", ()):
+        sources = {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", ())}
+        if rule.get("IpProtocol") == "-1" and group.get("GroupId") in sources:
+            return True
+    return False
 
 
 def _visitors(group: Mapping[str, Any]) -> Iterator[str]:

@@ -106,7 +106,7 @@ def write(home: Home, name: str, text: str) -> None:
     (home / ".aws" / name).write_text(text)
 
 
-def role_of(account: Account) -> str:
+def make_role(account: Account) -> str:
     """Return the ARN of a role that may do everything, and that everyone may take."""
     iam = account.client("iam")
     if "dev" not in {role["RoleName"] for role in iam.list_roles()["Roles"]}:
@@ -120,7 +120,7 @@ def role_of(account: Account) -> str:
 def of_role(account: Account) -> dict[str, str]:
     """Return temporary keys of that role."""
     sts = account.client("sts")
-    made = sts.assume_role(RoleArn=role_of(account), RoleSessionName="carl")["Credentials"]
+    made = sts.assume_role(RoleArn=make_role(account), RoleSessionName="carl")["Credentials"]
     names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
     return {name: str(made[name]) for name in names}
 
@@ -138,7 +138,9 @@ def test_static_keys(home: Home, account: Account) -> None:
 
 def test_a_role_asks_for_its_mfa_code_once(home: Home, account: Account) -> None:
     static_keys(home, account, "base")
-    role = f"[default]\nrole_arn = {role_of(account)}\nsource_profile = base\nregion = us-east-1\n"
+    role = (
+        f"[default]\nrole_arn = {make_role(account)}\nsource_profile = base\nregion = us-east-1\n"
+    )
     write(home, "config", f"{role}mfa_serial = arn:aws:iam::123456789012:mfa/carl\n")
     first = runs(home, account.access, f"{MFA_CODE}\n")
     assert first.count("Enter MFA code for arn:aws:iam::123456789012:mfa/carl") == 1
@@ -147,7 +149,7 @@ def test_a_role_asks_for_its_mfa_code_once(home: Home, account: Account) -> None
 
 def test_a_role_without_mfa(home: Home, account: Account) -> None:
     static_keys(home, account, "base")
-    write(home, "config", f"[default]\nrole_arn = {role_of(account)}\nsource_profile = base\n")
+    write(home, "config", f"[default]\nrole_arn = {make_role(account)}\nsource_profile = base\n")
     assert "assumed-role/dev" in runs(home, account.access)
 
 
@@ -181,7 +183,7 @@ def portal(keys: dict[str, str]) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
 
 
-def test_sso_and_what_to_do_once_its_login_is_over(home: Home, account: Account) -> None:
+def test_expired_sso_login_gets_advice(home: Home, account: Account) -> None:
     profile = "sso_session = corp\nsso_account_id = 123456789012\nsso_role_name = dev\n"
     session = "sso_region = us-east-1\nsso_start_url = https://corp.awsapps.com/start\n"
     write(home, "config", f"[default]\n{profile}region = us-east-1\n[sso-session corp]\n{session}")

@@ -68,7 +68,7 @@ def test_the_reason_of_an_end_is_ec2s_own(
     assert (instance.ended_at is None) == (transition == "")
 
 
-def test_an_error_of_ec2_has_the_id_of_its_request(ec2: Ec2, answers: Stubber) -> None:
+def test_ec2_error_has_request_id(ec2: Ec2, answers: Stubber) -> None:
     answers.add_client_error(
         "terminate_instances",
         "UnauthorizedOperation",
@@ -80,7 +80,7 @@ def test_an_error_of_ec2_has_the_id_of_its_request(ec2: Ec2, answers: Stubber) -
     assert caught.value.response["Error"]["Code"] == "UnauthorizedOperation"
 
 
-def test_the_console_is_the_latest_where_ec2_keeps_that(ec2: Ec2, answers: Stubber) -> None:
+def test_console_output_is_the_latest(ec2: Ec2, answers: Stubber) -> None:
     latest = {"InstanceId": "i-1", "Latest": True}
     answers.add_response("get_console_output", {"Output": "now"}, latest)
     assert ec2.console("i-1") == "now"

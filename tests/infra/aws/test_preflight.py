@@ -13,7 +13,6 @@ from typing import Any
 import boto3
 import pytest
 
-from cloudtune.api.experiments import for_renting
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws import preflight
@@ -35,7 +34,7 @@ from cloudtune.running import runner
 from cloudtune.runs.job import Job
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import FIELDS, experiment_on_aws
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +52,10 @@ def account(access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def experiment(tmp_path: Path, **cloud: Any) -> Experiment:
-    place = {"provider": "aws", "instances": ["g4dn.xlarge", "g4dn.2xlarge"], **cloud}
-    limits = {"budget": "$1"}
-    more = {"limits": limits, "cloud": place, "directory": str(tmp_path)}
-    return for_renting({**FIELDS, **more}, {})
+    return experiment_on_aws(tmp_path, {"instances": ["g4dn.xlarge", "g4dn.2xlarge"], **cloud})
 
 
-def refused(wanted: Experiment) -> str:
+def refusal_text(wanted: Experiment) -> str:
     with pytest.raises(UsageError) as error:
         runner.preflight(wanted)
     result = boto3.client("ec2", "us-east-1").describe_instances()["Reservations"]
@@ -85,12 +81,12 @@ def test_what_setup_made_passes(tmp_path: Path) -> None:
     ],
 )
 def test_each_mistake_is_a_line(tmp_path: Path, cloud: dict[str, str], words: str) -> None:
-    result = refused(experiment(tmp_path, **cloud))
+    result = refusal_text(experiment(tmp_path, **cloud))
     assert re.search(words, result), result
     assert result.count("\n") == 1, "once, not for each type"
 
 
-def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> None:
+def test_types_without_driver_are_not_offered(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'p3\.\*': AWS's base image has no driver for GPUs"):
         experiment(tmp_path, instances=["g4dn.xlarge", "p3.*"])
     role = {"instance_profile": "cloudtune-node-us-east-1"}
@@ -102,11 +98,11 @@ def test_types_the_base_image_does_not_drive_are_not_offered(tmp_path: Path) -> 
     assert experiment(tmp_path, instances=["p*"], **own).cloud.instances == ("p*",)
 
 
-def test_a_group_that_keeps_its_own_members_out_is_named(tmp_path: Path) -> None:
+def test_closed_security_group_is_named(tmp_path: Path) -> None:
     ec2 = boto3.client("ec2", "us-east-1")
     vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
     group = ec2.create_security_group(GroupName="closed", Description="x", VpcId=vpc)["GroupId"]
-    result = refused(experiment(tmp_path, security_group=group))
+    result = refusal_text(experiment(tmp_path, security_group=group))
     assert f"{group} doesn't let its own members in, so no instance would join" in result
 
 
@@ -130,7 +126,7 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     control = EmulatorControl(access)
     control.add({"kind": "quota", "market": "on-demand", "vcpus": 2})
     on_demand = experiment(tmp_path, market="on-demand")
-    result = refused(on_demand)
+    result = refusal_text(on_demand)
     assert "quota on-demand g: 2 vCPUs, and a g4dn.xlarge has 4: ask for more" in result
     assert "Running On-Demand G and VT instances" in result
     assert result.count("\n") == 1, "no region has more"
@@ -139,7 +135,7 @@ def test_a_small_quota(access: Access, tmp_path: Path, monkeypatch: pytest.Monke
     control.replace([{"kind": "quota", "market": "on-demand", "zone": "us-east-1*", "vcpus": 2}])
     assert (
         "; us-west-2 has 768, and a g4dn.xlarge for $0.6 an hour on demand: "
-        "`cloudtune aws setup --region us-west-2`" in refused(on_demand)
+        "`cloudtune aws setup --region us-west-2`" in refusal_text(on_demand)
     )
     control.replace([])
 
@@ -171,7 +167,7 @@ def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
 
 
-def planned(
+def plan_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cloud: Mapping[str, Any], *options: str
 ) -> str:
     """Return what `plan` prints of an experiment on AWS, and save the plan."""
@@ -202,7 +198,7 @@ def test_quotas_of_the_account_bound_an_open_choice(
     own = {"vcpu_quotas": {"spot g": 64}}
     assert experiment(tmp_path, **ANY, **own).cloud.vcpu_quotas == {**quotas, "spot g": 64}
     assert not experiment(tmp_path).cloud.vcpu_quotas, "named types aren't bounded"
-    out = planned(tmp_path, capsys, ANY)
+    out = plan_text(tmp_path, capsys, ANY)
     assert re.search(r"\d+ offers left out: the quota spot g has no room for one", out), out
     assert re.search(r"with \d+ more vCPUs of the quota [a-z-]+ [gp][56]? \(", out), out
     saved = load_plan(tmp_path / "saved.plan")
@@ -210,23 +206,29 @@ def test_quotas_of_the_account_bound_an_open_choice(
     assert {offer.quota for offer in saved.offers} == {"on-demand g"}
 
 
-def test_an_open_run_goes_on_without_the_types_that_are_refused(
+def record_tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the types that dry runs try from now on, in their order."""
+    tried = []
+    try_launch = Ec2.try_launch
+
+    def try_and_record(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
+        tried.append(request["InstanceType"])
+        return try_launch(ec2, tags, request)
+
+    monkeypatch.setattr(Ec2, "try_launch", try_and_record)
+    return tried
+
+
+def test_open_run_drops_refused_types(
     control: EmulatorControl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planned(tmp_path, capsys, ANY)
+    plan_text(tmp_path, capsys, ANY)
     job = load_plan(tmp_path / "saved.plan")
     assert job is not None
-    tried = []
-    try_launch = Ec2.try_launch
-
-    def recorded(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
-        tried.append(request["InstanceType"])
-        return try_launch(ec2, tags, request)
-
-    monkeypatch.setattr(Ec2, "try_launch", recorded)
+    tried = record_tries(monkeypatch)
     runner.launchable(job)
     best = tried[0]
     assert len(tried) <= 6, "not each of them"
@@ -240,23 +242,16 @@ def test_an_open_run_goes_on_without_the_types_that_are_refused(
         assert {name for name, _ in refused_offers} == {best}
 
 
-def test_an_open_run_is_refused_only_if_nothing_is_left(
+def test_open_run_without_types_is_refused(
     control: EmulatorControl,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planned(tmp_path, capsys, ANY)
+    plan_text(tmp_path, capsys, ANY)
     job = load_plan(tmp_path / "saved.plan")
     assert job is not None
-    tried = []
-    try_launch = Ec2.try_launch
-
-    def recorded(ec2: Ec2, tags: Mapping[str, str], request: Mapping[str, Any]) -> Any:
-        tried.append(request["InstanceType"])
-        return try_launch(ec2, tags, request)
-
-    monkeypatch.setattr(Ec2, "try_launch", recorded)
+    tried = record_tries(monkeypatch)
     types = {offer.instance_type.name for offer in job.offers}
     # Of families that aren't among the best, one is tried: rights are often by family.
     runner.launchable(job)
@@ -276,18 +271,16 @@ def test_an_open_run_is_refused_only_if_nothing_is_left(
     assert "quota spot p5: 0 vCPUs" in str(error.value)
 
 
-def test_a_named_type_needs_only_one_of_the_markets(
-    control: EmulatorControl, tmp_path: Path
-) -> None:
+def test_named_type_needs_one_market(control: EmulatorControl, tmp_path: Path) -> None:
     control.replace([no_quota("g*", "spot")])
     both = experiment(tmp_path)
     assert {market for _, market in runner.preflight(both).refused} == {"spot"}
-    assert "quota spot g: 0 vCPUs" in refused(experiment(tmp_path, market="spot"))
+    assert "quota spot g: 0 vCPUs" in refusal_text(experiment(tmp_path, market="spot"))
     control.replace([refusal("g4dn.xlarge", "UnauthorizedOperation")])
-    assert "g4dn.xlarge on-demand would be refused" in refused(both), "it was named"
+    assert "g4dn.xlarge on-demand would be refused" in refusal_text(both), "it was named"
 
 
-def test_an_open_choice_is_among_the_types_that_setup_allowed(tmp_path: Path) -> None:
+def test_open_choice_keeps_permitted_types(tmp_path: Path) -> None:
     wanted = experiment(tmp_path, instances=["*"])
     assert wanted.cloud.instances == ("g4dn.*",)
     assert wanted.cloud.is_open
@@ -300,7 +293,7 @@ def test_a_disk_without_room_is_reported_of(
 ) -> None:
     usage = SimpleNamespace(free=100 * 2**20)
     monkeypatch.setattr("cloudtune.running.runner.shutil.disk_usage", lambda _folder: usage)
-    assert "100 MiB of disk are free" in refused(experiment(tmp_path))
+    assert "100 MiB of disk are free" in refusal_text(experiment(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +314,7 @@ def test_a_field_not_of_requests(tmp_path: Path, given: dict[str, Any], words: s
     assert words in str(error.value)
 
 
-def request_of(wanted: Experiment, zone: str) -> dict[str, Any]:
+def make_request(wanted: Experiment, zone: str) -> dict[str, Any]:
     cloud = AWS.open(wanted, Path(), pace=False)
     gpus = {"g4dn.xlarge": 1}
     rental = Rental("r", Endpoint("us-east-1"), gpus, 60.0, 0.0, cloud.request, {})
@@ -345,7 +338,7 @@ def test_additions_go_into_each_launch_and_replace_nothing(tmp_path: Path) -> No
         "KeyName": "mine",
     }
     wanted = experiment(tmp_path, request=added)
-    sent = request_of(wanted, "us-east-1b")
+    sent = make_request(wanted, "us-east-1b")
     ends = {**disk["Ebs"], "DeleteOnTermination": True}
     assert sent["BlockDeviceMappings"] == [{**disk, "Ebs": ends}, stays]
     assert sent["KeyName"] == "mine"
@@ -358,9 +351,9 @@ def test_additions_go_into_each_launch_and_replace_nothing(tmp_path: Path) -> No
 def test_each_zone_has_its_subnet(tmp_path: Path) -> None:
     subnets = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
     wanted = experiment(tmp_path, subnets=subnets)
-    assert request_of(wanted, "us-east-1b")["SubnetId"] == "subnet-b"
-    assert request_of(wanted, "us-east-1a")["SubnetId"] == "subnet-a"
-    assert request_of(wanted, "")["SubnetId"] == "subnet-a", "any: the first"
+    assert make_request(wanted, "us-east-1b")["SubnetId"] == "subnet-b"
+    assert make_request(wanted, "us-east-1a")["SubnetId"] == "subnet-a"
+    assert make_request(wanted, "")["SubnetId"] == "subnet-a", "any: the first"
     zones = runner._zones(wanted, AWS.open(wanted, Path(), pace=False))
     assert zones == ("us-east-1b", "us-east-1a"), "the first is tried without a zone"
     with pytest.raises(ExperimentError, match=r"us-east-1c.* has no subnet in subnets"):
@@ -388,12 +381,10 @@ def test_without_credentials_one_line_says_what_to_do(
     assert done.err.count("\n") == 1
 
 
-def test_a_type_that_one_zone_lacks_is_tried_in_the_next(
-    control: EmulatorControl, tmp_path: Path
-) -> None:
+def test_missing_type_tries_next_zone(control: EmulatorControl, tmp_path: Path) -> None:
     wanted = experiment(tmp_path, zones=["us-east-1a", "us-east-1b"])
     lacks = {"Placement.AvailabilityZone": "us-east-1a"}
     control.replace([{**refusal("", "Unsupported"), "match": lacks}])
     assert not runner.preflight(wanted).refused
     control.replace([refusal("", "Unsupported")])
-    assert "g4dn.xlarge on-demand would be refused" in refused(wanted)
+    assert "g4dn.xlarge on-demand would be refused" in refusal_text(wanted)

@@ -64,7 +64,7 @@ def test_believed_prices_are_offered_and_dated() -> None:
     )
 
 
-def test_a_refused_price_is_the_tables_and_names_both() -> None:
+def test_refused_price_falls_to_table() -> None:
     moto = {"us-east-1a": 0.00001, "us-east-1b": 0.00001}
     prices = live_catalog(quotes({"g4dn.xlarge": 5.27}, {"g4dn.xlarge": moto}), MARKETS)
     assert prices.offer("g4dn.xlarge").usd_per_hour == T4.on_demand
@@ -80,7 +80,7 @@ def test_a_refused_price_is_the_tables_and_names_both() -> None:
     )
 
 
-def test_zones_have_their_own_price_and_any_zone_the_dearest() -> None:
+def test_any_zone_has_dearest_price() -> None:
     by_zone = {"us-east-1a": 0.2, "us-east-1b": 0.3, "us-east-1c": 0.0}
     result = quotes(spot={"g4dn.xlarge": by_zone})
     assert live_catalog(result, ("spot",)).offer("g4dn.xlarge", "spot").usd_per_hour == 0.3
@@ -100,7 +100,7 @@ def test_what_has_no_quote_is_not_sold_there() -> None:
     assert "p5e.48xlarge" not in warning, "no price of it is known"
 
 
-def test_half_an_answer_has_the_older_date_and_both_sources() -> None:
+def test_partial_answer_names_both_sources() -> None:
     result = Quotes("us-east-1", "", NOW, {"g5.xlarge": 1.1}, {}, {"spot": "no way"})
     both = live_catalog(result, MARKETS)
     assert both.as_of == AS_OF
@@ -134,7 +134,7 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     assert read_cache(tmp_path / "none.json", Quotes) is None
 
 
-def test_a_market_that_cannot_be_asked_is_the_tables() -> None:
+def test_unreadable_market_falls_to_table() -> None:
     result = Quotes("us-east-1", "", NOW, {}, {}, {"on-demand": "no way", "spot": "nor there"})
     prices = live_catalog(result, MARKETS, ("us-east-1a",))
     table = catalog("us-east-1", MARKETS, ("us-east-1a",))

@@ -163,7 +163,7 @@ def test_live_prices_come_page_by_page(aws: Aws, tmp_path: Path) -> None:
     )
 
 
-def test_one_types_price_is_asked_for_by_its_name(aws: Aws) -> None:
+def test_price_is_read_by_type(aws: Aws) -> None:
     fill(aws)
     assert price_refresh.read_price(replace(aws.endpoint, region="eu-west-1"), "g4dn.xlarge") == 0.6
     fields = [{item["Field"]: item["Value"] for item in asked["Filters"]} for _, asked in aws.asked]
@@ -197,7 +197,7 @@ def test_the_week_is_known_by_its_p90(aws: Aws, tmp_path: Path) -> None:
     assert dearer.spot["g4dn.xlarge"]["us-east-1a"] == 0.5, "it has become dearer"
 
 
-def test_only_two_calls_are_made_and_both_only_read(aws: Aws, tmp_path: Path) -> None:
+def test_refresh_makes_two_reading_calls(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     price_refresh.latest_quotes(aws.endpoint, tmp_path, NOW)
     assert {action for action, _ in aws.asked} == {"GetProducts", "DescribeSpotPriceHistory"}
@@ -210,7 +210,7 @@ def test_only_two_calls_are_made_and_both_only_read(aws: Aws, tmp_path: Path) ->
     assert "g6f.large" not in spot.values()
 
 
-def test_a_product_in_another_unit_or_currency_is_no_price(aws: Aws, tmp_path: Path) -> None:
+def test_other_units_are_no_price(aws: Aws, tmp_path: Path) -> None:
     fill(aws)
     aws.products["Compute Instance"] = [
         [product("g5.xlarge", "1.1", unit="Quantity"), product("g6.xlarge", "6", currency="CNY")]
@@ -241,7 +241,7 @@ def test_an_unwritable_folder_keeps_none_from_the_prices(aws: Aws, tmp_path: Pat
     assert price_refresh.latest_quotes(aws.endpoint, tmp_path / "file", NOW).trouble == {}
 
 
-def test_a_refusal_leaves_the_table_and_names_the_permission(aws: Aws, tmp_path: Path) -> None:
+def test_refused_refresh_keeps_the_table(aws: Aws, tmp_path: Path) -> None:
     aws.status = 403
     prices = price_refresh.live_prices(aws.endpoint, tmp_path, NOW, MARKETS)
     assert prices.offers == catalog("us-east-1", MARKETS).offers
@@ -302,7 +302,7 @@ def test_the_prices_of_moto_are_refused(emulator: Emulator, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("no_aws")
-def test_no_credentials_is_a_mistake_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no credentials for it here; log in as"):
         price_refresh.check_credentials()
     monkeypatch.setenv("AWS_PROFILE", "nobody")

@@ -28,7 +28,7 @@ def test_it_has_every_accelerated_type_once() -> None:
     }  # fmt: skip
 
 
-def test_a_spot_price_is_below_on_demand_with_a_band() -> None:
+def test_spot_price_is_below_on_demand() -> None:
     for listing in pricing.listings():
         assert (listing.spot is None) == (listing.band == "")
         if listing.spot is not None and listing.on_demand is not None:
@@ -41,7 +41,7 @@ def test_a_band_becomes_its_middles_monthly_loss_rate() -> None:
     assert pricing.interruptions_per_hour(">20%") == pytest.approx(3.938e-4, rel=1e-3)
 
 
-def test_each_priced_type_with_a_whole_gpu_is_on_demand() -> None:
+def test_priced_types_are_on_demand() -> None:
     offers = pricing.catalog("us-east-1").offers
     missing = set(pricing.instance_types()) - {offer.instance_type.name for offer in offers}
     assert {name for name in missing if name.startswith(("g6f", "gr6f", "p5e"))} == {
@@ -54,7 +54,7 @@ def test_each_priced_type_with_a_whole_gpu_is_on_demand() -> None:
     assert {offer.interruptions_per_hour for offer in offers} == {0.0}
 
 
-def test_there_is_one_offer_for_each_market_and_zone() -> None:
+def test_offers_have_one_market_and_zone() -> None:
     prices = pricing.catalog("us-east-1", pricing.MARKETS, ZONES)
     mine = [o for o in prices.offers if o.instance_type.name == "g4dn.xlarge"]
     assert [(o.market, o.zone) for o in mine] == [(m, z) for m in pricing.MARKETS for z in ZONES]
@@ -63,13 +63,13 @@ def test_there_is_one_offer_for_each_market_and_zone() -> None:
     assert len(set(prices.offers)) == len(prices.offers)
 
 
-def test_ec2_bills_by_the_second_and_a_minute_at_least() -> None:
+def test_ec2_bills_seconds_after_a_minute() -> None:
     offer = pricing.catalog("us-east-1").offer("g4dn.12xlarge")
     assert offer.charge(1.0) == pytest.approx(3.912 / 60)
     assert offer.charge(60.2) == pytest.approx(3.912 * 61 / 3600)
 
 
-def test_prices_of_another_region_are_marked_a_stand_in() -> None:
+def test_other_regions_prices_are_marked() -> None:
     assert "used for" not in pricing.catalog("us-east-1").source
     abroad = pricing.catalog("eu-west-1", pricing.MARKETS)
     assert abroad.source.endswith("; used for eu-west-1, where prices differ")
@@ -100,7 +100,7 @@ def test_the_nearest_name_is_given() -> None:
         PRICES.offer("p4d.24large")
 
 
-def test_a_type_without_an_offer_in_a_market_says_so() -> None:
+def test_type_without_offer_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no spot price is known for instance type 'g7.2xlarge'"):
         PRICES.matching(["g7.2xlarge"], ("spot",))
     with pytest.raises(UsageError, match=r"'g5\.xlarge' in us-east-1z"):
@@ -123,12 +123,12 @@ def test_age_is_what_the_calendar_says(then: date, today: date) -> None:
         ("g6f.large", "it has only a part of a GPU"),
     ],
 )
-def test_a_type_that_cannot_train_is_refused_with_the_reason(name: str, why: str) -> None:
+def test_unusable_type_is_refused(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"instance type '{re.escape(name)}' can't be used: {why}"):
         pricing.catalog("us-east-1").matching((name,), ("on-demand",))
 
 
-def test_a_disk_and_an_address_cost_what_aws_says() -> None:
+def test_disk_and_address_have_aws_prices() -> None:
     assert pricing.added_usd_per_hour(720.0) == pytest.approx(0.08 + 0.005)
     assert pricing.added_usd_per_hour(100.0) == pytest.approx(0.0161, abs=1e-4)
     assert pricing.added_usd_per_hour(720.0, 0.0952) == pytest.approx(0.0952 + 0.005)

@@ -42,7 +42,7 @@ def machine(no_aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         ({"AWS_REGION": "eu-west-1"}, {"region": "us-west-2"}, "us-west-2"),
     ],
 )
-def test_the_region_is_that_of_the_aws_command_unless_named(
+def test_region_defaults_to_aws_command(
     variables: dict[str, str],
     named: dict[str, str],
     region: str,
@@ -85,5 +85,5 @@ def test_without_credentials_the_message_is_of_them(tmp_path: Path) -> None:
         ("g4dn.xlarge", "spot", "spot g"),
     ],
 )
-def test_new_p_types_have_spot_quotas_of_their_own(name: str, market: str, quota: str) -> None:
+def test_new_p_types_have_own_quotas(name: str, market: str, quota: str) -> None:
     assert quota_name(pricing.instance_types()[name], market) == quota  # type: ignore[arg-type]

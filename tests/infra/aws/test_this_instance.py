@@ -35,7 +35,7 @@ def experiment(folder: Path) -> Experiment:
         ({"instance-id": "i-1"}, False, False),  # its metadata say nothing else
     ],
 )
-def test_a_head_is_rented_unless_instances_reach_this_machine(
+def test_head_is_rented_unless_reachable(
     metadata: dict[str, str],
     force: bool,
     rented: bool,

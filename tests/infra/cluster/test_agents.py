@@ -49,7 +49,7 @@ head.stop()
 
 
 @pytest.mark.walk("it starts a Ray of its own")
-def test_a_node_is_ready_once_its_workers_start_at_once(tmp_path: Path) -> None:
+def test_node_is_ready_with_its_zygote(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "train.py").write_text(WAITS_FOR_THE_WRITER)
     # Ray's sockets need a short path.

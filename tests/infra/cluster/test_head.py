@@ -48,14 +48,14 @@ def head(tmp_path: Path) -> Iterator[RayHead]:
     made.stop()
 
 
-def config_of(head: RayHead) -> dict[str, Any]:
+def read_config(head: RayHead) -> dict[str, Any]:
     return dict(json.loads((head.folder / "autoscaler.json").read_text()))
 
 
-def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
+def test_intents_have_type_market_zone(head: RayHead) -> None:
     head.want(SPOT)
     head.want(PLAIN)
-    types = config_of(head)["available_node_types"]
+    types = read_config(head)["available_node_types"]
     spot, plain = types["i000"], types["i001"]
     assert (spot["resources"]["GPU"], plain["resources"]["GPU"]) == (4, 1)
     assert spot["node_config"]["InstanceType"] == "p3.8xlarge"
@@ -64,7 +64,7 @@ def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
     assert set(plain["node_config"]) == {"ImageId", "SubnetId", "InstanceType", "UserData"}
     assert "--gpus 4" in spot["node_config"]["UserData"]
     assert f"shutdown -P +{FIRST_MINUTES}\n" in plain["node_config"]["UserData"], "until renewed"
-    intents = config_of(head)["provider"]["intents"]
+    intents = read_config(head)["provider"]["intents"]
     assert (intents["i000"]["market"], intents["i000"]["zone"]) == ("spot", "us-east-1b")
     assert (intents["i001"]["market"], intents["i001"]["zone"]) == ("on-demand", "")
 
@@ -72,9 +72,11 @@ def test_each_intent_has_its_own_type_market_and_zone(head: RayHead) -> None:
 def test_what_is_given_back_is_wanted_no_more(head: RayHead) -> None:
     head.want(SPOT)
     head.give_back("i000")
-    assert config_of(head)["available_node_types"]["i000"]["max_workers"] == 0
+    assert read_config(head)["available_node_types"]["i000"]["max_workers"] == 0
     head.want(SPOT)
-    assert config_of(head)["available_node_types"]["i000"]["max_workers"] == 0, "an intent is spent"
+    assert read_config(head)["available_node_types"]["i000"]["max_workers"] == 0, (
+        "an intent is spent"
+    )
 
 
 def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,17 +85,17 @@ def test_asked_again_an_intent_is_the_same(head: RayHead, monkeypatch: pytest.Mo
     addresses = iter([signed])  # signed again, it differs
     monkeypatch.setattr("cloudtune.infra.cluster.head.upload_address", lambda *_: next(addresses))
     head.want(SPOT)
-    before = config_of(head)
+    before = read_config(head)
     script = before["available_node_types"]["i000"]["node_config"]["UserData"]
     assert f"-T \"$boot_log\" '{signed}'" in script
     later = time.time() + 500.0
     monkeypatch.setattr(time, "time", lambda: later)
     for controller in (head, RayHead(head.folder, head.rental)):
         controller.want(SPOT)
-        assert config_of(controller) == before
+        assert read_config(controller) == before
 
 
-def test_a_spot_launch_names_no_maximum_price_whatever_was_quoted() -> None:
+def test_spot_launch_has_no_maximum_price() -> None:
     launch = Launch("i000", "p3.8xlarge", "spot", "us-east-1b", 0.0123)
     request = find_provider("aws").launch_request(launch, "#!/bin/sh")
     assert "MaxPrice" not in request["InstanceMarketOptions"]["SpotOptions"]
@@ -121,7 +123,7 @@ def test_what_never_joins_is_gone_by_the_deadline(tmp_path: Path) -> None:
     assert rental.leases(now + 130.0, now + 125.0)[1] == 0.0
 
 
-def test_ray_reads_any_letter_of_a_path_as_it_is(tmp_path: Path) -> None:
+def test_ray_reads_paths_literally(tmp_path: Path) -> None:
     """It reads the config as YAML, which doesn't put JSON's two halves of a letter together."""
     folder = tmp_path / "\N{ROCKET}"
     folder.mkdir()
@@ -168,7 +170,7 @@ print("goes on", flush=True)
 
 
 @pytest.mark.walk("it starts two Ray heads")
-def test_listing_a_dead_heads_nodes_does_not_end_the_process(tmp_path: Path) -> None:
+def test_listing_nodes_survives_dead_head(tmp_path: Path) -> None:
     """`ray.nodes()` ends its process where another server answers at the head's address."""
     (tmp_path / "code").mkdir()
     done = python(ASKING_A_DEAD_HEAD, cwd=tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
@@ -197,7 +199,7 @@ with head.stand_in():
 
 
 @pytest.mark.walk("it starts a Ray head")
-def test_the_server_in_a_dead_heads_place_ends_with_its_process(tmp_path: Path) -> None:
+def test_replacement_server_ends_with_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED_BESIDE_ITS_STAND_IN],
         cwd=tmp_path,
@@ -256,7 +258,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_silent_machine_is_lost_when_ray_says_so() -> None:
+def test_ray_declares_silent_machines_lost() -> None:
     from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")

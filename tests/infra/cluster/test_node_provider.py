@@ -81,7 +81,7 @@ def bench(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert sweep(made.ec2, made.run, made.journal, patience=20) == []
 
 
-def test_an_instances_output_can_be_had_after_its_end(
+def test_console_outlives_the_instance(
     bench: Bench, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
     (instance,) = bench.launch(UserData="#!/bin/bash\necho ä; exec nosuchpython\n")
@@ -163,7 +163,7 @@ def test_an_intent_is_one_instance_with_its_tags(bench: Bench) -> None:
     ]
 
 
-def test_an_intent_is_launched_in_its_own_market_and_zone(bench: Bench) -> None:
+def test_intent_keeps_market_and_zone(bench: Bench) -> None:
     bench.want("i000", 1, "spot", "us-east-1b")
     (instance,) = bench.launch(**market_request("spot", "us-east-1b"))
     answer = bench.ec2._client.describe_instances(InstanceIds=[instance])
@@ -205,7 +205,7 @@ def test_an_intent_whose_instance_ended_is_spent(bench: Bench) -> None:
     assert bench.whats() == ["asking", "launched", "returning"]
 
 
-def test_an_intent_that_was_given_back_is_never_asked_for(bench: Bench) -> None:
+def test_returned_intent_is_never_launched(bench: Bench) -> None:
     bench.want("i000", 0)
     with pytest.raises(NodeLaunchException, match="given back"):
         bench.launch()
@@ -229,7 +229,7 @@ def test_a_sweep_waits_for_late_instances(bench: Bench, monkeypatch: pytest.Monk
     assert result.state in {"terminated", "shutting-down"}
 
 
-def refused(code: str) -> Any:
+def refusal(code: str) -> Any:
     def refuse(*_: object, **__: object) -> Any:
         raise ClientError({"Error": {"Code": code}}, "any")
 
@@ -243,7 +243,7 @@ def test_a_sweep_waits_for_credentials(bench: Bench, monkeypatch: pytest.MonkeyP
 
     def ours(run: str | None = None) -> list[Any]:
         asked.append("")
-        return refused("ExpiredToken")() if len(asked) < 3 else real(run)
+        return refusal("ExpiredToken")() if len(asked) < 3 else real(run)
 
     monkeypatch.setattr(bench.ec2, "ours", ours)
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []
@@ -253,7 +253,7 @@ def test_a_sweep_waits_for_credentials(bench: Bench, monkeypatch: pytest.MonkeyP
 def test_what_a_sweep_may_not_end_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = bench.ec2.run_instance(bench.run, {"cloudtune:run": bench.run}, CONFIG)
     with monkeypatch.context() as patch:
-        patch.setattr(bench.ec2, "terminate", refused("UnauthorizedOperation"))
+        patch.setattr(bench.ec2, "terminate", refusal("UnauthorizedOperation"))
         left = sweep(bench.ec2, bench.run, bench.journal, patience=0.1)
         assert [result.id for result in left] == [instance]
     assert sweep(bench.ec2, bench.run, bench.journal, patience=20) == []

@@ -44,7 +44,7 @@ def fetch(tmp_path: Path, node: Node, said: list[str], monkeypatch: pytest.Monke
     return Rescue(tmp_path / "run", training, node, said.append)
 
 
-def held(folder: Path, epoch: int, loss: float) -> EpochReport:
+def hold_epoch(folder: Path, epoch: int, loss: float) -> EpochReport:
     """Return an epoch's report whose files lie in a folder of the node."""
     place = folder / f"held-{epoch}"
     (place / "deep").mkdir(parents=True)
@@ -54,7 +54,7 @@ def held(folder: Path, epoch: int, loss: float) -> EpochReport:
 
 def test_only_the_best_are_kept(tmp_path: Path, node: Node, fetch: Rescue, said: list[str]) -> None:
     for epoch, loss in ((1, 0.5), (2, 0.3), (3, 0.4), (4, float("nan"))):
-        fetch.hear("i-1", "t01", held(tmp_path, epoch, loss))
+        fetch.hear("i-1", "t01", hold_epoch(tmp_path, epoch, loss))
     assert node.calls.count("held_files") == 2
     assert not list(tmp_path.glob("held-*")), "the node's disk would fill up"
     (kept,) = (tmp_path / "run" / "rescued").glob("*/*")
@@ -65,11 +65,11 @@ def test_only_the_best_are_kept(tmp_path: Path, node: Node, fetch: Rescue, said:
     assert said[-1] == f"the files of t01, epoch 2, are kept on this machine: {kept}"
 
 
-def test_a_slow_fetch_keeps_the_files_of_a_better_epoch(
+def test_slow_fetch_keeps_better_epoch(
     tmp_path: Path, fetch: Rescue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = threading.Thread(
-        target=fetch.hear, args=("i-2", "t02", held(tmp_path, 2, 0.2)), daemon=True
+        target=fetch.hear, args=("i-2", "t02", hold_epoch(tmp_path, 2, 0.2)), daemon=True
     )
     ask = fetch._ask
 
@@ -80,20 +80,20 @@ def test_a_slow_fetch_keeps_the_files_of_a_better_epoch(
         return ask(*given)
 
     monkeypatch.setattr(fetch, "_ask", slow)
-    fetch.hear("i-1", "t01", held(tmp_path, 1, 0.3))
+    fetch.hear("i-1", "t01", hold_epoch(tmp_path, 1, 0.3))
     better.join()
     assert [path.parent.name for path in (tmp_path / "run" / "rescued").glob("*/*")] == ["t02"]
 
 
 def test_a_worse_epoch_is_not_fetched(tmp_path: Path, node: Node, fetch: Rescue) -> None:
     fetch.hear("i-1", "t00", EpochReport(1, {"loss": 0.1}, "s/t00/epoch-00001", 1.0))
-    fetch.hear("i-1", "t01", held(tmp_path, 1, 0.2))
+    fetch.hear("i-1", "t01", hold_epoch(tmp_path, 1, 0.2))
     assert node.calls == ["drop_held"]
 
 
-def test_files_on_a_node_that_is_gone_are_reported_lost(
+def test_files_on_gone_node_are_lost(
     tmp_path: Path, node: Node, fetch: Rescue, said: list[str]
 ) -> None:
     node.gone = True
-    fetch.hear("i-1", "t01", held(tmp_path, 1, 0.2))
+    fetch.hear("i-1", "t01", hold_epoch(tmp_path, 1, 0.2))
     assert said == ["the files of t01, epoch 1, can't be fetched: i-1 is gone"]

@@ -37,7 +37,7 @@ def journal_in(folder: Path) -> Journal:
     return Journal(folder / "provider.jsonl")
 
 
-def watcher_of(
+def make_watcher(
     folder: Path,
     events: list[Event],
     ours: Callable[[str], list[Any]] = lambda _: [],
@@ -78,7 +78,7 @@ def test_ec2_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         asked.append(now)
         return []
 
-    watcher = watcher_of(tmp_path, [], ours, Endpoint("us-east-1"))
+    watcher = make_watcher(tmp_path, [], ours, Endpoint("us-east-1"))
     for _ in range(2 * 3600):  # it looks at everything else twice a second
         monkeypatch.setattr(watcher, "_idle_looks", 0)
         watcher._look()
@@ -96,7 +96,7 @@ def test_expired_credentials_end_no_run(tmp_path: Path, monkeypatch: pytest.Monk
     def ours(_: str) -> list[Any]:
         raise expired
 
-    watcher = watcher_of(tmp_path, [], ours)
+    watcher = make_watcher(tmp_path, [], ours)
     for _ in range(20):
         now += 1.0
         watcher._look()
@@ -114,7 +114,7 @@ def instance(**changes: Any) -> SimpleNamespace:
 
 def test_a_nodes_warnings_become_events_in_order(tmp_path: Path) -> None:
     said: list[Event] = []
-    watcher = watcher_of(tmp_path, said, lambda _: [instance()])
+    watcher = make_watcher(tmp_path, said, lambda _: [instance()])
     cast("Any", watcher._head).nodes = lambda: [SimpleNamespace(instance="i-1", lost="")]
     watcher.note_warning("i-1", AtRisk(), lambda: None)
     watcher.note_warning("i-1", Interruption(150.0), lambda: None)
@@ -125,7 +125,7 @@ def test_a_nodes_warnings_become_events_in_order(tmp_path: Path) -> None:
 def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:
     said: list[Event] = []
     there = [instance(), instance(id="i-2", intent="i001")]
-    watcher = watcher_of(tmp_path, said, lambda _: there)
+    watcher = make_watcher(tmp_path, said, lambda _: there)
     watcher.expect("i001")
     watcher._look()
     logs = tmp_path / "boot"
@@ -151,10 +151,10 @@ def test_the_first_instances_boot_is_reported_once(tmp_path: Path) -> None:
     assert len(booting()) == 3
 
 
-def test_what_began_while_no_controller_looked_bills_from_then(tmp_path: Path) -> None:
+def test_unwatched_instance_bills_from_launch(tmp_path: Path) -> None:
     events: list[Event] = []
     began = instance(intent="i001", launched_at=3.0)
-    watcher = watcher_of(tmp_path, events, lambda _: [began])
+    watcher = make_watcher(tmp_path, events, lambda _: [began])
     watcher.expect("i001", asked_at=2.0)
     watcher._look()
     assert events == [InstanceLaunched(5.0, "i001", "i-1", 3.0)]
@@ -167,7 +167,7 @@ def test_a_clock_that_is_set(jump: float, tmp_path: Path, monkeypatch: pytest.Mo
     launched = instance(launched_at=unix_time() - 1)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + jump)
-    watcher = watcher_of(tmp_path, result, lambda _: [launched])
+    watcher = make_watcher(tmp_path, result, lambda _: [launched])
     monkeypatch.setattr(watcher, "_began", unix_time() - 2)
     watcher._look()
     (event,) = result
@@ -178,7 +178,7 @@ def test_a_clock_that_is_set(jump: float, tmp_path: Path, monkeypatch: pytest.Mo
 def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = instance(ended_at=3.0, reason="User", billing=False, state="terminated")
     result: list[Event] = []
-    watcher = watcher_of(tmp_path, result, lambda _: [ended])
+    watcher = make_watcher(tmp_path, result, lambda _: [ended])
     said = (
         "[ 1.0] Linux\n\n[ 9.1] cloud-init[812]: exec: python3: not found\n"
         "[  OK  ] Stopped target Basic System.\nReached target Power-Off\n"
@@ -199,10 +199,10 @@ def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_text() == uploaded.read_text()
 
 
-def test_a_useless_node_is_reported_once_though_it_never_joined(tmp_path: Path) -> None:
+def test_useless_node_is_reported_once(tmp_path: Path) -> None:
     result: list[Event] = []
     journal_in(tmp_path).write(Note(1.0, "asked", "i000"))
-    watcher = watcher_of(tmp_path, result)
+    watcher = make_watcher(tmp_path, result)
     watcher.expect("i001", "i-1")
     watcher.note_lost("i-1", "its agent is gone")
     assert result == [], "another agent may take its place"
@@ -229,14 +229,14 @@ def test_a_refusal_s_kind(
 ) -> None:
     journal_in(tmp_path).write(Note(1.0, what, "i000", code=code, message="no"))
     result: list[Event] = []
-    watcher_of(tmp_path, result)._look()
+    make_watcher(tmp_path, result)._look()
     assert result == [LaunchFailed(5.0, "i000", code, "no", permanent, kind)]
 
 
 def test_an_idle_autoscaler_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = journal_in(tmp_path)
     monkeypatch.setattr(watching, "_IDLE_LOOKS", 5)
-    watcher = watcher_of(tmp_path, [])
+    watcher = make_watcher(tmp_path, [])
     watcher.expect("i001")
     for _ in range(5):
         watcher._look()

@@ -152,7 +152,7 @@ def start_node(head: RayHead, stack: contextlib.ExitStack) -> ProcessGroup:
     return node
 
 
-def called(token: str, ports: dict[int, str]) -> set[str]:
+def call_services(token: str, ports: dict[int, str]) -> set[str]:
     """Return what Ray's services answer, each with its call; for who has the token, or none."""
     return set(python(CALLS, token, *map(str, ports)).stdout.splitlines())
 
@@ -172,10 +172,10 @@ def test_none_reaches_it_by_another_address(cluster: Cluster) -> None:
 
 def test_no_service_answers_without_the_token(cluster: Cluster) -> None:
     ports = cluster.listening()
-    refused = called("", ports)
+    refused = call_services("", ports)
     assert {line.split()[1] for line in refused} == {"UNAUTHENTICATED"}
     assert len(refused) == 5, "each service was found, but the dashboard agent's, which isn't there"
-    assert "NodeInfoGcsService/GetAllNodeInfo OK" in called(cluster.head.token, ports)
+    assert "NodeInfoGcsService/GetAllNodeInfo OK" in call_services(cluster.head.token, ports)
 
 
 @pytest.mark.parametrize("token", ["without", "another"])
@@ -183,16 +183,14 @@ def test_a_ray_client_without_the_token_is_refused(cluster: Cluster, token: str)
     assert python(STRANGER, cluster.head.address, token).stdout == "refused\n"
 
 
-def test_ray_s_client_server_is_not_started(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("started", "absent"),
+    [("gcs_server", "ray.util.client"), ("RuntimeEnvAgent", "DashboardAgent")],
+)
+def test_ray_starts_no_open_servers(cluster: Cluster, started: str, absent: str) -> None:
     commands = cluster.commands()
-    assert any("gcs_server" in command for command in commands)
-    assert not [command for command in commands if "ray.util.client" in command]
-
-
-def test_ray_s_dashboard_agents_are_not_started(cluster: Cluster) -> None:
-    commands = cluster.commands()
-    assert any("RuntimeEnvAgent" in command for command in commands)
-    assert not [command for command in commands if "DashboardAgent" in command]
+    assert any(started in command for command in commands)
+    assert not [command for command in commands if absent in command]
 
 
 def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
@@ -205,7 +203,7 @@ def test_another_user_gets_neither_token_nor_sockets(cluster: Cluster) -> None:
     assert readable == [False, False]
 
 
-def test_a_run_has_a_token_of_its_own_that_stays(tmp_path: Path) -> None:
+def test_run_token_is_stable(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         first = read_token(tmp_path)

@@ -53,7 +53,7 @@ def world_in(folder: Path) -> CloudWorld:
     return CloudWorld(head, cast("Any", None), training, folder, 0.0)
 
 
-def cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudWorld:
+def clone_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudWorld:
     """Return a world in which a trial trains, and its clone starts from its fifth epoch."""
     monkeypatch.setattr(ray_world, "TrialSession", Deaf)
     world = world_in(tmp_path)
@@ -62,7 +62,7 @@ def cloned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CloudWorld:
     return world
 
 
-def kept(world: CloudWorld, *events: Event) -> int:
+def first_kept_epoch(world: CloudWorld, *events: Event) -> int:
     """Return from which epoch on the parent's checkpoints stay after its eighth."""
     saved = EpochDone(1.0, "parent.1", 8, {}, "s/parent/epoch-00008", 1.0)
     for event in (*events, saved):
@@ -74,15 +74,15 @@ def kept(world: CloudWorld, *events: Event) -> int:
 
 def test_a_lost_clone_finds_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for event in (TrialLost(0.0, "clone.1", "gone"), TrialStopped(0.0, "clone.1")):
-        assert kept(cloned(tmp_path, monkeypatch), event) == 5
+        assert first_kept_epoch(clone_world(tmp_path, monkeypatch), event) == 5
     unsaved = EpochDone(0.0, "clone.1", 6, {}, None, 1.0)
-    assert kept(cloned(tmp_path, monkeypatch), unsaved) == 5
+    assert first_kept_epoch(clone_world(tmp_path, monkeypatch), unsaved) == 5
 
 
 def test_a_saved_clone_needs_no_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = EpochDone(0.0, "clone.1", 6, {}, "s/clone/epoch-00006", 1.0)
     for event in (saved, TrialFailed(0.0, "clone.1", "boom", "")):
-        assert kept(cloned(tmp_path, monkeypatch), event) == 8
+        assert first_kept_epoch(clone_world(tmp_path, monkeypatch), event) == 8
 
 
 START = StartTrial("t00.1", "t00", {}, 1.0, (Slice("i-1", 1.0),), None, 0, 2)
@@ -129,7 +129,7 @@ def test_news_wait_for_their_session_to_be_adopted(tmp_path: Path) -> None:
     assert left.settled == [1, 2, 3, 4]
 
 
-def test_a_session_that_ended_before_its_stop_did_not_fail(tmp_path: Path) -> None:
+def test_session_ended_before_stop_succeeds(tmp_path: Path) -> None:
     left = Left(tmp_path, 0)
     left.hear(1, messages.Epoch(REPORT))
     left.hear(2, messages.Done())
@@ -232,7 +232,7 @@ SAVED = EpochReport(1, {"loss": 0.5}, "s/1", 2.0, saving=0.1)
 CLOSED = messages.Failure("RuntimeError: Connection closed by peer", "…", peer=True)
 
 
-def placed(*pieces: Slice) -> StartTrial:
+def place(*pieces: Slice) -> StartTrial:
     return StartTrial("t00.1", "t00", {}, sum(p.gpus for p in pieces), pieces, None, 0, 2)
 
 
@@ -245,7 +245,7 @@ class Played:
         self.events: list[Event] = []
         self.settled: list[int] = []
         self._number = 0
-        command = command or placed(Slice("i-1", 2.0), Slice("i-2", 1.0))
+        command = command or place(Slice("i-1", 2.0), Slice("i-2", 1.0))
         self.session = TrialSession(command, 0, self._call, self._emit)
 
     def _call(self, instance: str, method: str, *arguments: object) -> object:
@@ -274,15 +274,15 @@ class Played:
         return {call[0] for call in self.calls if call[1] == "stop"}
 
 
-def test_ranks_follow_the_placement_and_a_nodes_are_together() -> None:
-    sharded = dataclasses.replace(placed(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
+def test_ranks_follow_the_placement() -> None:
+    sharded = dataclasses.replace(place(Slice("i-2", 2.0), Slice("i-1", 1.0)), parallel="fsdp")
     parts = split_session(sharded, keep_from=3)
     assert {(part.command.parallel, part.keep_from) for part in parts.values()} == {("fsdp", 3)}
     ranks = [(name, [slot.rank for slot in part.slots]) for name, part in parts.items()]
     assert ranks == [("i-2", [0, 1]), ("i-1", [2])]
     assert [slot.local_rank for slot in parts["i-2"].slots] == [0, 1]
     assert {(s.world_size, s.nodes) for part in parts.values() for s in part.slots} == {(3, 2)}
-    packed = split_session(placed(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
+    packed = split_session(place(Slice("i-1", 0.5, 3)), keep_from=0)["i-1"]
     assert packed.piece == Slice("i-1", 0.5, 3)
     assert [slot.share for slot in packed.slots] == [0.5]
 
@@ -306,7 +306,7 @@ def test_it_has_started_when_all_ranks_are_ready() -> None:
     ]
 
 
-def test_it_has_stopped_when_all_its_nodes_say_so() -> None:
+def test_session_stops_with_all_nodes() -> None:
     played = Played()
     played.session.stop()
     assert played.stopped == {"i-1", "i-2"}
@@ -317,7 +317,7 @@ def test_it_has_stopped_when_all_its_nodes_say_so() -> None:
     assert played.settled == [1, 2, 3]
 
 
-def test_an_error_on_one_node_ends_the_session_on_all() -> None:
+def test_node_error_ends_session_everywhere() -> None:
     played = Played()
     assert played.hear("i-2", 2, CLOSED) == []
     assert played.hear("i-1", 0, BOOM) == []
@@ -328,7 +328,7 @@ def test_an_error_on_one_node_ends_the_session_on_all() -> None:
     ]
 
 
-def test_a_node_that_goes_takes_the_session_with_it() -> None:
+def test_lost_node_loses_the_session() -> None:
     played = Played()
     played.session.note_lost("i-3", "not of it")
     assert not played.stopped
@@ -338,12 +338,12 @@ def test_a_node_that_goes_takes_the_session_with_it() -> None:
 
 
 def test_without_an_agent_it_is_lost() -> None:
-    played = Played(placed(Slice("i-1", 1.0)), agents=())
+    played = Played(place(Slice("i-1", 1.0)), agents=())
     played.session.start()
     assert played.events == [TrialLost(0.0, "t00.1", "i-1 has no agent")]
 
 
-def test_an_adopted_session_goes_on_from_what_its_agents_say() -> None:
+def test_adopted_session_follows_its_agents() -> None:
     played = Played()
     played.session.adopt(ready=[0, 1], alive=["i-1", "i-2"])
     assert played.events == []
@@ -365,9 +365,7 @@ def test_an_adopted_session_goes_on_from_what_its_agents_say() -> None:
         ([BOOM, messages.Lost("killed")], BOOM),
     ],
 )
-def test_the_cause_is_what_came_first_and_not_of_another(
-    ends: list[messages.Body], expected: messages.Body
-) -> None:
+def test_first_failure_is_the_cause(ends: list[messages.Body], expected: messages.Body) -> None:
     assert cause(ends) == expected
 
 
@@ -383,7 +381,7 @@ def test_a_function_that_returns_early_has_finished() -> None:
 
 
 def test_too_little_memory_is_reported() -> None:
-    played = Played(placed(Slice("i-1", 0.5)))
+    played = Played(place(Slice("i-1", 0.5)))
     played.hear("i-1", 0, messages.Failure("OutOfMemoryError: …", "", out_of_memory=True))
     (failed,) = played.hear("i-1", 0, messages.Gone())
     assert isinstance(failed, TrialFailed)

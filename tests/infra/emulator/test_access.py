@@ -55,7 +55,7 @@ def ask(
         return answer.status, answer.read().decode()
 
 
-def signed(access: Access, body: str = LAUNCH, *, ago: float = 0.0) -> dict[str, str]:
+def sign(access: Access, body: str = LAUNCH, *, ago: float = 0.0) -> dict[str, str]:
     """Return the headers of a call to EC2, signed n seconds ago with these credentials."""
     request = AWSRequest("POST", access.endpoint + "/", {"Content-Type": FORM}, body)
     then = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() - ago))
@@ -77,7 +77,7 @@ def nothing_starts(emulator: Emulator) -> Iterator[None]:
 UNHARMED = pytest.mark.usefixtures("nothing_starts")
 
 
-def refused(emulator: Emulator, headers: Mapping[str, str], body: str = LAUNCH) -> str:
+def refusal(emulator: Emulator, headers: Mapping[str, str], body: str = LAUNCH) -> str:
     """Return the code with which a launch is refused."""
     status, text = ask(emulator.access, "POST", "/", body, headers)
     assert status in (400, 401), text
@@ -86,15 +86,15 @@ def refused(emulator: Emulator, headers: Mapping[str, str], body: str = LAUNCH) 
 
 @UNHARMED
 def test_a_call_that_is_not_signed_is_refused(emulator: Emulator) -> None:
-    assert refused(emulator, {"Content-Type": FORM}) == "AuthFailure"
+    assert refusal(emulator, {"Content-Type": FORM}) == "AuthFailure"
     claims = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/ec2/aws4_request, "
     forged = {"Content-Type": FORM, "Authorization": f"{claims}SignedHeaders=host, Signature=0"}
-    assert refused(emulator, forged) == "AuthFailure"
+    assert refusal(emulator, forged) == "AuthFailure"
 
 
 @UNHARMED
 @pytest.mark.parametrize("service", ["s3", "sts", "iam"])
-def test_no_service_of_moto_answers_who_is_not_known(emulator: Emulator, service: str) -> None:
+def test_moto_services_refuse_strangers(emulator: Emulator, service: str) -> None:
     stranger = boto3.client(
         service,  # type: ignore[call-overload]
         region_name="us-east-1",
@@ -115,19 +115,19 @@ def test_credentials_of_others_are_refused(emulator: Emulator) -> None:
     mine = emulator.access
     for key, secret in [("emulated", "emulated"), (mine.key, "emulated"), (mine.key, "")]:
         other = type(mine)(mine.endpoint, key, secret, "")
-        assert refused(emulator, signed(other)) == "AuthFailure"
+        assert refusal(emulator, sign(other)) == "AuthFailure"
 
 
 @UNHARMED
-def test_a_signature_holds_for_one_body_and_fifteen_minutes(emulator: Emulator) -> None:
-    headers = signed(emulator.access)
-    assert refused(emulator, headers, LAUNCH + "&DryRun=true") == "AuthFailure"
+def test_signature_expires_after_fifteen_minutes(emulator: Emulator) -> None:
+    headers = sign(emulator.access)
+    assert refusal(emulator, headers, LAUNCH + "&DryRun=true") == "AuthFailure"
     lying = {**headers, "X-Amz-Content-SHA256": "0" * 64}
-    assert refused(emulator, lying, LAUNCH + "&DryRun=true") == "AuthFailure"
+    assert refusal(emulator, lying, LAUNCH + "&DryRun=true") == "AuthFailure"
     later = {**headers, "X-Amz-Date": "20260101T000000Z"}
-    assert refused(emulator, later) == "AuthFailure"
-    assert refused(emulator, signed(emulator.access, ago=1000)) == "RequestExpired"
-    assert refused(emulator, signed(emulator.access, ago=-1000)) == "RequestExpired"
+    assert refusal(emulator, later) == "AuthFailure"
+    assert refusal(emulator, sign(emulator.access, ago=1000)) == "RequestExpired"
+    assert refusal(emulator, sign(emulator.access, ago=-1000)) == "RequestExpired"
 
 
 @UNHARMED
@@ -143,7 +143,7 @@ def test_an_upload_is_the_one_that_was_signed(emulator: Emulator) -> None:
 def test_who_has_the_credentials_is_let_in(emulator: Emulator, ec2: EC2Client) -> None:
     assert ec2.describe_availability_zones()["AvailabilityZones"]
     body = "Action=DescribeAvailabilityZones&Version=2016-11-15"
-    status, text = ask(emulator.access, "POST", "/", body, signed(emulator.access, body))
+    status, text = ask(emulator.access, "POST", "/", body, sign(emulator.access, body))
     assert status == 200, text
 
 
@@ -170,14 +170,14 @@ def test_a_request_for_another_host_is_refused(emulator: Emulator, host: str) ->
     access = emulator.access
     port = access.endpoint.rpartition(":")[2]
     named = {"Host": f"{host}:{port}" if host else ""}
-    assert ask(access, "POST", "/", LAUNCH, {**signed(access), **named})[0] == 403
+    assert ask(access, "POST", "/", LAUNCH, {**sign(access), **named})[0] == 403
     for command in ("instances", "shut_down", "replace"):
         headers = {**access.headers, **named}
         assert ask(access, "POST", f"/_cloudtune/{command}", "{}", headers)[0] == 403
 
 
 @UNHARMED
-def test_a_page_can_t_steer_the_emulator_without_asking_first(emulator: Emulator) -> None:
+def test_pages_cant_steer_the_emulator(emulator: Emulator) -> None:
     """What a page may send unasked has no header of its own, and is no JSON."""
     access = emulator.access
     faults = '{"faults": [{"kind": "capacity", "type": "*", "instances": 0}]}'
@@ -198,7 +198,7 @@ def test_its_control_side_wants_the_token(emulator: Emulator) -> None:
             assert ask(access, "POST", f"/_cloudtune/{command}", "{}", headers)[0] == 403
 
 
-def test_a_machine_s_key_is_good_for_that_machine_alone(emulator: Emulator, ec2: EC2Client) -> None:
+def test_machine_key_fits_one_machine(emulator: Emulator, ec2: EC2Client) -> None:
     request: Any = {"ImageId": "ami-1", "InstanceType": "g4dn.xlarge", "MinCount": 1, "MaxCount": 2}
     first, other = [
         run_instance["InstanceId"] for run_instance in ec2.run_instances(**request)["Instances"]

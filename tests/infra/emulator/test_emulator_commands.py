@@ -69,7 +69,7 @@ def ask(*words: object) -> str:
     return answer.output
 
 
-def refused(*words: object) -> str:
+def refusal(*words: object) -> str:
     with pytest.raises(UsageError) as caught:
         CliRunner().invoke(command, [*map(str, words)], catch_exceptions=False)
     return str(caught.value)
@@ -97,14 +97,14 @@ def test_a_mistake_in_that_file_is_reported(
 def test_without_one_every_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     for words in [("status",), ("faults",), ("kill", "i-1")]:
-        assert refused(*words).startswith(f"no emulator is running in {tmp_path}/emulator; ")
+        assert refusal(*words).startswith(f"no emulator is running in {tmp_path}/emulator; ")
     assert ask("stop") == "stopped the emulator\n"
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CloudtuneError, match=r"no emulator answers at http://127\.0\.0\.1:9"):
         EmulatorControl(Access.create("http://127.0.0.1:9")).ping()
 
 
-def test_an_emulator_that_ends_in_mid_answer_answers_nothing() -> None:
+def test_dying_emulator_answers_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -128,7 +128,7 @@ def test_one_is_started_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
     assert ask("start", "--boot", "1s").startswith("the emulator serves http://127.0.0.1:")
     try:
-        assert refused("start", "--boot", "2s").startswith("the emulator is already running")
+        assert refusal("start", "--boot", "2s").startswith("the emulator is already running")
         assert ask("start").startswith("the emulator serves")
     finally:
         assert ask("stop") == "stopped the emulator\n"
@@ -144,17 +144,17 @@ def test_faults_replace_others_or_are_added(control: EmulatorControl, tmp_path: 
     assert '"times": 3' in ask("faults", path)
     assert [fault["kind"] for fault in control.faults()] == ["no-boot"]
     assert ask("faults", "--clear") == "pending faults: none\n"
-    assert refused("faults", path, "--clear").startswith(
+    assert refusal("faults", path, "--clear").startswith(
         "--clear can't be combined with FILE or --add"
     )
-    assert refused("faults", "--add").startswith("--add needs a FILE")
+    assert refusal("faults", "--add").startswith("--add needs a FILE")
     path.write_text('[{"kind": "no-boot", "time": 3}]')
-    assert "more.json: fault 1: no-boot has no field 'time'" in refused("faults", path)
+    assert "more.json: fault 1: no-boot has no field 'time'" in refusal("faults", path)
     with pytest.raises(UsageError, match=r"^fault 1: kind: no fault is called 'x'"):
         control.replace([{"kind": "x"}])
 
 
-def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) -> None:
+def test_command_line_takes_faults(control: EmulatorControl) -> None:
     ask("faults", '{"kind": "capacity", "type": "g4dn.*", "market": "spot", "instances": 2}')
     ask("faults", "--add", '[{"kind": "quota", "market": "spot", "vcpus": 64}]')
     capacity, quota = control.faults()
@@ -162,8 +162,8 @@ def test_a_fault_may_be_written_on_the_command_line(control: EmulatorControl) ->
     assert list(quota.values()) == ["quota", "*", "spot", "*", 64]
     lifted = '{"kind": "quota", "market": "spot", "vcpus": null}'
     assert "quota" not in ask("faults", "--add", lifted)
-    assert "Did you mean 'g5.xlarge'?" in refused("faults", '{"kind": "kill", "type": "g5.xlrge"}')
-    assert refused("faults", '{"kind": ').startswith("not JSON: ")
+    assert "Did you mean 'g5.xlarge'?" in refusal("faults", '{"kind": "kill", "type": "g5.xlrge"}')
+    assert refusal("faults", '{"kind": ').startswith("not JSON: ")
     ask("faults", "--clear")
 
 
@@ -176,10 +176,10 @@ def test_spot_reclaimed(control: EmulatorControl, launch: Launch, eventually: Ev
     ask("reclaim", second, "--no-notice")
     eventually(lambda: control.instance(second)["state"] == "terminated")
     assert control.instance(first)["state"] in ("pending", "running")
-    assert refused("reclaim", third) == f"{third} is on demand: AWS takes back only spot instances"
-    assert refused("reclaim", second) == f"instance {second} is already terminated"
-    assert refused("reclaim", first, "--no-notice", "--notice", "2m").startswith("--notice and")
-    assert "has no unit" in refused("reclaim", first, "--notice", "120")
+    assert refusal("reclaim", third) == f"{third} is on demand: AWS takes back only spot instances"
+    assert refusal("reclaim", second) == f"instance {second} is already terminated"
+    assert refusal("reclaim", first, "--no-notice", "--notice", "2m").startswith("--notice and")
+    assert "has no unit" in refusal("reclaim", first, "--notice", "120")
 
 
 def test_a_node_is_killed(control: EmulatorControl, launch: Launch, eventually: Eventually) -> None:
@@ -189,5 +189,5 @@ def test_a_node_is_killed(control: EmulatorControl, launch: Launch, eventually: 
     assert "running  dead" in ask("status")
     assert control.instance(well)["health"] == "well"
     wrong = well[:-1] + ("0" if well[-1] != "0" else "1")
-    assert f"Did you mean '{well}'?" in refused("kill", wrong)
-    assert "write more of the id" in refused("kill", "i-")
+    assert f"Did you mean '{well}'?" in refusal("kill", wrong)
+    assert "write more of the id" in refusal("kill", "i-")

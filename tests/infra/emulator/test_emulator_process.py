@@ -57,7 +57,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_callers_at_once_share_one_and_an_idle_one_stops(tmp_path: Path) -> None:
+def test_callers_share_one_emulator(tmp_path: Path) -> None:
     assert find_emulator(tmp_path) is None
     assert stop_emulator(tmp_path / "nowhere", only_if_idle=True)
     with ThreadPoolExecutor(3) as pool:

@@ -59,12 +59,12 @@ def zone(ec2: EC2Client, instance: str) -> str:
     return describe(ec2, instance)["Placement"]["AvailabilityZone"]
 
 
-def listed(ec2: EC2Client) -> set[str]:
+def list_instances(ec2: EC2Client) -> set[str]:
     answer = ec2.describe_instances()
     return {item["InstanceId"] for result in answer["Reservations"] for item in result["Instances"]}
 
 
-def refused(call: Callable[[], object]) -> tuple[str, int]:
+def refusal_code(call: Callable[[], object]) -> tuple[str, int]:
     """Return the code and the HTTP status of a refusal."""
     with pytest.raises(ClientError) as caught:
         call()
@@ -72,14 +72,14 @@ def refused(call: Callable[[], object]) -> tuple[str, int]:
     return answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]
 
 
-def printed(emulator: Emulator, instance: str) -> str:
+def console(emulator: Emulator, instance: str) -> str:
     path = emulator.home / "instances" / instance / "console.log"
     return path.read_text() if path.exists() else ""
 
 
 def is_ready(emulator: Emulator, instance: str) -> bool:
     """Whether a machine has booted; it may say so before the emulator has written down its pid."""
-    return "ready" in printed(emulator, instance) and first_pid(emulator, instance) is not None
+    return "ready" in console(emulator, instance) and first_pid(emulator, instance) is not None
 
 
 def first_pid(emulator: Emulator, instance: str) -> Any:
@@ -88,7 +88,7 @@ def first_pid(emulator: Emulator, instance: str) -> Any:
 
 def processes(emulator: Emulator, instance: str) -> list[psutil.Process]:
     """Return the first process of a machine that runs SLEEPER, and its daemon."""
-    pids = [first_pid(emulator, instance), int(printed(emulator, instance).split()[0])]
+    pids = [first_pid(emulator, instance), int(console(emulator, instance).split()[0])]
     return [psutil.Process(pid) for pid in pids]
 
 
@@ -96,7 +96,7 @@ def alive(result: list[psutil.Process]) -> list[psutil.Process]:
     return [item for item in result if is_running(item)]
 
 
-def test_a_pool_has_its_limit_and_other_zones_have_room(
+def test_pool_limit_spares_other_zones(
     ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     spot = {"kind": "capacity", "type": KIND, "market": "spot"}
@@ -106,11 +106,11 @@ def test_a_pool_has_its_limit_and_other_zones_have_room(
     (second,) = launch(ec2, **market_request("spot", ""))
     assert [zone(ec2, first), zone(ec2, second)] == ["us-east-1a", "us-east-1b"]
 
-    before = listed(ec2)
+    before = list_instances(ec2)
     dry = ("InsufficientInstanceCapacity", 500)
-    assert refused(lambda: launch(ec2, **market_request("spot", ""))) == dry
-    assert refused(lambda: launch(ec2, **market_request("spot", "us-east-1a"))) == dry
-    assert listed(ec2) == before
+    assert refusal_code(lambda: launch(ec2, **market_request("spot", ""))) == dry
+    assert refusal_code(lambda: launch(ec2, **market_request("spot", "us-east-1a"))) == dry
+    assert list_instances(ec2) == before
     launch(ec2, **market_request("on-demand", "us-east-1a"))  # another pool
     launch(ec2, InstanceType="g5.xlarge", **market_request("spot", "us-east-1a"))
 
@@ -122,7 +122,7 @@ def test_a_pool_has_its_limit_and_other_zones_have_room(
 
 def test_several_get_as_many_as_there_is_room(ec2: EC2Client, control: EmulatorControl) -> None:
     control.add({"kind": "capacity", "type": KIND, "instances": 3})
-    assert refused(lambda: launch(ec2, count=5, least=4))[0] == "InsufficientInstanceCapacity"
+    assert refusal_code(lambda: launch(ec2, count=5, least=4))[0] == "InsufficientInstanceCapacity"
     assert len(launch(ec2, count=5, least=2)) == 3
     control.add({"kind": "capacity", "type": KIND, "instances": None})
     assert control.faults() == []
@@ -138,7 +138,7 @@ def test_vcpu_quotas(ec2: EC2Client, control: EmulatorControl, market: str, code
     other = "spot" if market == "on-demand" else "on-demand"
     launch(ec2, count=4, **market_request(other, ""))
     first, _ = launch(ec2, count=2, **market_request(market, ""))
-    assert refused(lambda: launch(ec2, **market_request(market, ""))) == (code, 400)
+    assert refusal_code(lambda: launch(ec2, **market_request(market, ""))) == (code, 400)
     ec2.terminate_instances(InstanceIds=[first])
     launch(ec2, **market_request(market, ""))
 
@@ -152,7 +152,7 @@ def test_slow_boot_pends(ec2: EC2Client, control: EmulatorControl, eventually: E
     eventually(lambda: state(ec2, slow) == "running")
 
 
-def test_an_instance_may_run_and_never_run_its_user_data(
+def test_instance_may_skip_user_data(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.add({"kind": "no-boot", "times": 1})
@@ -160,7 +160,7 @@ def test_an_instance_may_run_and_never_run_its_user_data(
     eventually(lambda: is_ready(emulator, usual))
     assert state(ec2, mute) == "running"
     assert control.instance(mute)["booted_at"] is None
-    assert printed(emulator, mute) == ""
+    assert console(emulator, mute) == ""
 
 
 def test_a_failed_boot(ec2: EC2Client, control: EmulatorControl, eventually: Eventually) -> None:
@@ -176,7 +176,7 @@ def test_a_failed_boot(ec2: EC2Client, control: EmulatorControl, eventually: Eve
     assert control.instance(instance)["running_at"] is None
 
 
-def test_a_slow_end_holds_its_place_but_does_not_bill(
+def test_slow_end_is_not_billed(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.replace([{"kind": "slow-end", "seconds": 60}])
@@ -187,7 +187,7 @@ def test_a_slow_end_holds_its_place_but_does_not_bill(
     ec2.terminate_instances(InstanceIds=[instance])
     eventually(lambda: alive(running) == [])
     assert state(ec2, instance) == "shutting-down"
-    assert refused(lambda: launch(ec2))[0] == "InsufficientInstanceCapacity"
+    assert refusal_code(lambda: launch(ec2))[0] == "InsufficientInstanceCapacity"
     result = control.instance(instance)
     assert result["terminated_at"] is None
 
@@ -199,17 +199,17 @@ def test_a_slow_end_holds_its_place_but_does_not_bill(
 
 
 def test_a_token_finds_what_a_lost_answer_made(ec2: EC2Client, control: EmulatorControl) -> None:
-    before = listed(ec2)
+    before = list_instances(ec2)
     control.add({"kind": "lost-answer", "action": "RunInstances"})
     with pytest.raises(ConnectionClosedError):
         launch(ec2, ClientToken="lost-1")
-    (made,) = listed(ec2) - before
+    (made,) = list_instances(ec2) - before
     assert launch(ec2, ClientToken="lost-1") == [made]
-    assert listed(ec2) - before == {made}
+    assert list_instances(ec2) - before == {made}
 
     control.add({"kind": "lost-answer", "action": "Terminate*", "answer": "InternalError"})
     end: Callable[[], object] = lambda: ec2.terminate_instances(InstanceIds=[made])  # noqa: E731
-    assert refused(end) == ("InternalError", 500)
+    assert refusal_code(end) == ("InternalError", 500)
     assert state(ec2, made) in ("shutting-down", "terminated")
     lost = [call["action"] for call in control.calls() if call["fault"] == "lost-answer"]
     assert lost[-2:] == ["RunInstances", "TerminateInstances"]
@@ -219,22 +219,22 @@ def test_calls_are_throttled_above_a_rate(ec2: EC2Client, control: EmulatorContr
     throttled = ("RequestLimitExceeded", 503)
     control.add({"kind": "throttle", "action": "DescribeInstances", "burst": 3, "per_second": 0.01})
     for _ in range(3):
-        listed(ec2)
-    assert refused(lambda: listed(ec2)) == throttled
+        list_instances(ec2)
+    assert refusal_code(lambda: list_instances(ec2)) == throttled
     launch(ec2)  # each action has a bucket of its own
     control.move_clock(200)
-    listed(ec2)
-    listed(ec2)
-    assert refused(lambda: listed(ec2)) == throttled
+    list_instances(ec2)
+    list_instances(ec2)
+    assert refusal_code(lambda: list_instances(ec2)) == throttled
 
 
 def test_by_default_the_rates_are_those_of_aws(ec2: EC2Client, control: EmulatorControl) -> None:
     control.add({"kind": "throttle"})
     control.add({"kind": "capacity", "type": KIND, "instances": 0})
-    codes = [refused(lambda: launch(ec2))[0] for _ in range(12)]
+    codes = [refusal_code(lambda: launch(ec2))[0] for _ in range(12)]
     assert codes[:5] == ["InsufficientInstanceCapacity"] * 5
     assert "RequestLimitExceeded" in codes, "5 at once, then 2 a second"
-    listed(ec2)
+    list_instances(ec2)
 
 
 def test_some_calls_fail_by_chance_and_seed(ec2: EC2Client, control: EmulatorControl) -> None:
@@ -244,7 +244,7 @@ def test_some_calls_fail_by_chance_and_seed(ec2: EC2Client, control: EmulatorCon
         result = []
         for _ in range(20):
             try:
-                listed(ec2)
+                list_instances(ec2)
             except ClientError:
                 result.append(True)
             else:
@@ -260,11 +260,11 @@ def test_new_instances_are_not_known_for_calls(ec2: EC2Client, control: Emulator
     control.add({"kind": "hidden", "calls": 3, "times": 1})
     (instance,) = launch(ec2)
     unknown = ("InvalidInstanceID.NotFound", 400)
-    assert instance not in listed(ec2)
-    assert refused(lambda: describe(ec2, instance)) == unknown
-    assert refused(lambda: ec2.terminate_instances(InstanceIds=[instance])) == unknown
+    assert instance not in list_instances(ec2)
+    assert refusal_code(lambda: describe(ec2, instance)) == unknown
+    assert refusal_code(lambda: ec2.terminate_instances(InstanceIds=[instance])) == unknown
     assert state(ec2, instance) in ("pending", "running")
-    assert instance in listed(ec2)
+    assert instance in list_instances(ec2)
 
 
 def test_new_instances_are_not_known_at_first(ec2: EC2Client, control: EmulatorControl) -> None:
@@ -293,7 +293,7 @@ def notice(emulator: Emulator, instance: str) -> str:
         return ""
 
 
-def test_spot_is_taken_back_after_a_notice_despite_leases(
+def test_spot_is_reclaimed_despite_leases(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     (instance,) = launch(ec2, UserData=LEASED, **market_request("spot", ""))
@@ -325,7 +325,7 @@ def test_a_dead_node_goes_on_running_and_billing(
     eventually(lambda: state(ec2, instance) == "terminated")
 
 
-def test_a_frozen_node_goes_on_thawed_and_ends_terminated(
+def test_frozen_node_thaws(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     thawed, frozen = launch(ec2, count=2)
@@ -364,7 +364,7 @@ def test_blows_fall_some_time_after_an_instance_runs(
     eventually(lambda: state(ec2, spot) == "terminated")
 
 
-def test_a_lease_ends_its_instance_and_a_renewal_replaces_it(
+def test_lease_end_terminates_instance(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}
@@ -384,7 +384,7 @@ def test_a_lease_ends_its_instance_and_a_renewal_replaces_it(
     eventually(lambda: state(ec2, renewed) == "terminated")
 
 
-def test_a_halted_node_misses_the_end_of_its_lease(
+def test_halted_node_misses_its_lease_end(
     emulator: Emulator, ec2: EC2Client, control: EmulatorControl, eventually: Eventually
 ) -> None:
     behaviour: Any = {"InstanceInitiatedShutdownBehavior": "terminate", "UserData": LEASED}

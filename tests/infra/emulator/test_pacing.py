@@ -24,7 +24,7 @@ def test_more_machines_lose_what_pollux_lost() -> None:
     assert pacing.speedup(4, 1) < pacing.speedup(8, 2) < pacing.speedup(8, 1)
 
 
-def test_noise_is_small_repeatable_and_differs_by_trial_and_epoch() -> None:
+def test_pacing_noise_is_repeatable() -> None:
     pace = pacing.find_pace("v100", seed=7)
     many = [pacing.draw_seconds(pace, f"t{n % 20}", 1 + n // 20, 1, 1) for n in range(2000)]
     assert many[0] == pacing.draw_seconds(pace, "t0", 1, 1, 1)
@@ -49,7 +49,7 @@ def test_the_hook_sleeps_only_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [pytest.approx(due - 0.1), 0.0]
 
 
-def test_gpus_compare_as_published_and_others_say_that_none_knows() -> None:
+def test_gpus_compare_as_published() -> None:
     (v100, _), (h100, why), (t4, _) = (pacing.core_factor(gpu) for gpu in ("v100", "h100", "t4"))
     assert v100 / h100 == pytest.approx(5.643, rel=1e-3)
     assert (v100, t4) == (10.0, 12.236), "demos stay comparable"
@@ -62,7 +62,7 @@ def test_gpus_compare_as_published_and_others_say_that_none_knows() -> None:
     assert "no published ratio for radeon-pro-v520" in why
 
 
-def test_an_epoch_begins_with_what_it_took_on_a_core() -> None:
+def test_epoch_includes_core_time() -> None:
     cheap, dear = (pacing.find_pace("v100", core_seconds=seconds) for seconds in (0.02, 0.5))
     assert (cheap.epoch_seconds, dear.epoch_seconds) == pytest.approx((0.2, 5.0))
     settings = pacing.make_settings("v100", pacing.make_tag(3, 0.5), scale=0.1)
@@ -70,7 +70,7 @@ def test_an_epoch_begins_with_what_it_took_on_a_core() -> None:
     assert (data["epoch_seconds"], data["seed"]) == (pytest.approx(0.5), 3)
 
 
-def test_an_emulated_profile_is_never_faster_than_this_machine() -> None:
+def test_emulated_profile_respects_this_machine() -> None:
     actual = profile({0.5: 0.6, 1.0: 0.3, 2.0: 0.2, 4.0: 2.0}, start=0.3, resize=0.4)
     made = pacing.emulated_profile(actual, V100, 0.25)
     assert made.epoch[1.0].mean == pytest.approx(2.5)
@@ -85,7 +85,7 @@ def test_an_emulated_profile_is_never_faster_than_this_machine() -> None:
     assert (result.origin, result.core_seconds, result.factor) == ("emulated", 0.25, 10.0)
 
 
-def test_a_run_is_paced_so_that_its_profile_comes_true() -> None:
+def test_pacing_reproduces_the_profile() -> None:
     timed = pacing.emulated_profile(profile({1.0: 0.3}), V100, 0.25, scale=0.1)
     other = profile({1.0: 70.0}, name="g4dn.12xlarge")
     assert pacing.core_seconds_by_profile([(other, T4), (timed, V100)], 0.1) == 0.25

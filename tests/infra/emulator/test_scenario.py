@@ -51,7 +51,7 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(written())
-def test_a_fault_written_as_json_reads_as_the_same_fault(given_fault: dict[str, Any]) -> None:
+def test_faults_survive_json(given_fault: dict[str, Any]) -> None:
     fault = parse_fault(json.loads(json.dumps(given_fault)))
     assert parse_fault(json.loads(json.dumps(to_json(fault)))) == fault
     assert to_json(fault).items() >= given_fault.items()
@@ -90,7 +90,7 @@ def test_a_mistake_gets_one_message_that_names_it(given_fault: object, message: 
         parse_fault(given_fault)
 
 
-def test_a_file_is_named_with_its_line_or_fault(tmp_path: Path) -> None:
+def test_fault_file_errors_have_lines(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     with pytest.raises(UsageError, match=r"faults\.json: can't be read: .*No such file"):
         read_faults(path)
@@ -105,7 +105,7 @@ def test_a_file_is_named_with_its_line_or_fault(tmp_path: Path) -> None:
         read_faults(path)
 
 
-def test_a_limit_replaces_its_pools_other_and_null_lifts_it() -> None:
+def test_limit_replaces_pool_limit() -> None:
     scenario = Scenario(lambda: 0.0)
     here, there = {"type": "g5.xlarge"}, {"type": "g5.xlarge", "market": "spot"}
 

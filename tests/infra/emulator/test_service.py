@@ -1,7 +1,7 @@
 """The emulated EC2 as its clients see it: real server, real boto3, real machines."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -14,8 +14,7 @@ from cloudtune.infra.aws.ec2 import market_request
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.processes import is_running
-
-Eventually = Callable[[Callable[[], object]], None]
+from tests.infra.emulator.test_faults import Eventually, console
 
 SLEEPER = "#!/bin/bash\necho cloudtune-node ready\nexec sleep 600\n"
 
@@ -52,12 +51,7 @@ def record(emulator: Emulator, instance_id: str) -> dict[str, Any]:
     return EmulatorControl(emulator.access).instance(instance_id)
 
 
-def console(emulator: Emulator, instance_id: str) -> str:
-    path = emulator.home / "instances" / instance_id / "console.log"
-    return path.read_text() if path.exists() else ""
-
-
-def code_of(caught: pytest.ExceptionInfo[ClientError]) -> str:
+def error_code(caught: pytest.ExceptionInfo[ClientError]) -> str:
     return caught.value.response["Error"]["Code"]
 
 
@@ -93,17 +87,17 @@ def test_filters_by_tag_state_and_token(ec2: EC2Client, eventually: Eventually) 
     assert found("client-token", "mine") == mine
 
 
-def test_a_token_is_replayed_until_its_instance_is_gone(ec2: EC2Client) -> None:
+def test_token_is_replayed_until_termination(ec2: EC2Client) -> None:
     first = launch(ec2, count=2, ClientToken="intent-1")
     assert launch(ec2, count=2, ClientToken="intent-1") == first
     with pytest.raises(ClientError) as caught:
         launch(ec2, count=3, ClientToken="intent-1")
-    assert code_of(caught) == "IdempotentParameterMismatch"
+    assert error_code(caught) == "IdempotentParameterMismatch"
 
     ec2.terminate_instances(InstanceIds=first[:1])
     with pytest.raises(ClientError) as caught:
         launch(ec2, count=2, ClientToken="intent-1")
-    assert code_of(caught) == "IdempotentInstanceTerminated"
+    assert error_code(caught) == "IdempotentInstanceTerminated"
     assert launch(ec2, ClientToken="intent-2") != first
 
 
@@ -224,7 +218,7 @@ def test_faults_fail_matching_calls(emulator: Emulator, ec2: EC2Client) -> None:
     for _ in range(2):
         with pytest.raises(ClientError, match=r"No g4dn\.12xlarge <here>") as caught:
             launch(ec2, InstanceType="g4dn.12xlarge")
-        assert code_of(caught) == "InsufficientInstanceCapacity"
+        assert error_code(caught) == "InsufficientInstanceCapacity"
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
         launch(ec2, InstanceType="p3.8xlarge")
     assert len(control.instances()) == before + 2
@@ -239,7 +233,7 @@ def test_faults_fail_matching_calls(emulator: Emulator, ec2: EC2Client) -> None:
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
 
 
-def tagged(tags: dict[str, str]) -> dict[str, Any]:
+def tag(tags: dict[str, str]) -> dict[str, Any]:
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     return {"TagSpecifications": [{"ResourceType": "instance", "Tags": listed}]}
 
@@ -249,9 +243,9 @@ def tagged(tags: dict[str, str]) -> dict[str, Any]:
     [
         ({"script": "#" * 20_480}, "InvalidParameterValue: User data is limited to 16384 bytes"),
         ({"ClientToken": "t" * 65}, "InvalidParameterValue: Value (ttt"),
-        (tagged({"k" * 129: ""}), "InvalidParameterValue: Tag key exceeds the maximum"),
-        (tagged({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
-        (tagged({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
+        (tag({"k" * 129: ""}), "InvalidParameterValue: Tag key exceeds the maximum"),
+        (tag({"aws:mine": ""}), "InvalidParameterValue: Tag keys starting with 'aws:'"),
+        (tag({str(n): "" for n in range(51)}), "TagLimitExceeded: "),
     ],
     ids=lambda each: str(each)[:40],
 )

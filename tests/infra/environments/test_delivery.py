@@ -41,7 +41,7 @@ from tests.aws_stand_in.image import aws_program, write_program
 from tests.builders.package_index import IndexServer
 from tests.builders.servers import serving
 from tests.builders.wheels import wheel
-from tests.infra.mps_stand_in import script_at
+from tests.infra.mps_stand_in import write_script
 
 PASSWORD = "tell-nobody"
 READS = {
@@ -87,10 +87,10 @@ def node(tmp_path: Path) -> Node:
     programs = tmp_path / "bin"
     programs.mkdir()
     base = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    script_at(programs / "python3", f'exec {base} "$@"')
-    script_at(programs / f"python3.{sys.version_info.minor}", "exit 127")
-    script_at(programs / "shutdown", 'echo "shutdown $@"')
-    script_at(programs / "sleep", "exit 0")
+    write_script(programs / "python3", f'exec {base} "$@"')
+    write_script(programs / f"python3.{sys.version_info.minor}", "exit 127")
+    write_script(programs / "shutdown", 'echo "shutdown $@"')
+    write_script(programs / "sleep", "exit 0")
     write_program(programs / "aws", aws_program())
     return Node(programs)
 
@@ -128,7 +128,7 @@ def small(built: Built, tmp_path: Path) -> Built:
     return replace(built, place=place)
 
 
-def packed(built: Built, storage: str, into: Path | None = None) -> Pack:
+def make_pack(built: Built, storage: str, into: Path | None = None) -> Pack:
     said: list[str] = []
     pack = EnvironmentCache(storage, built.place).put(built, said.append)
     assert f"packed into {storage}/environments/{built.place.name}/" in said[0]
@@ -138,7 +138,7 @@ def packed(built: Built, storage: str, into: Path | None = None) -> Pack:
 def test_a_node_fetches_its_environment_by_its_role(
     built: Built, node: Node, cloud: dict[str, str], tmp_path: Path
 ) -> None:
-    pack = packed(built, "s3://bucket/runs", tmp_path / "e" / built.place.name)
+    pack = make_pack(built, "s3://bucket/runs", tmp_path / "e" / built.place.name)
     code, console = node.boots(Delivery(pack=pack), **cloud)
     assert code == 0, console
     name = built.place.name
@@ -152,7 +152,7 @@ def test_a_node_fetches_its_environment_by_its_role(
 
 
 def test_a_lost_pack(node: Node, tmp_path: Path) -> None:
-    script_at(node.bin / "aws", 'echo "download failed: $4" >&2; exit 1')
+    write_script(node.bin / "aws", 'echo "download failed: $4" >&2; exit 1')
     pack = Pack("s3://bucket/none.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
     code, console = node.boots(Delivery(pack=pack))
     assert code == 1
@@ -163,7 +163,7 @@ def test_a_lost_pack(node: Node, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["sha256", "bytes"])
 def test_another_pack_is_not_used(small: Built, node: Node, tmp_path: Path, damage: str) -> None:
-    pack = packed(small, str(tmp_path / "storage"), tmp_path / "e")
+    pack = make_pack(small, str(tmp_path / "storage"), tmp_path / "e")
     if damage == "bytes":  # cut short, as by a disk that was full
         data = Path(pack.uri).read_bytes()
         Path(pack.uri).write_bytes(data[: len(data) // 2])
@@ -188,7 +188,7 @@ def test_what_is_there_already_is_not_fetched(node: Node, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("disk", "is_used"), [("Amazon EC2 NVMe Instance Storage", True), ("EBS", False)]
 )
-def test_an_environment_is_unpacked_onto_the_instances_own_disk(
+def test_environment_is_on_instance_disk(
     *,
     node: Node,
     small: Built,
@@ -200,10 +200,10 @@ def test_an_environment_is_unpacked_onto_the_instances_own_disk(
     store = tmp_path / "dlami" / "nvme"
     store.mkdir(parents=True)
     monkeypatch.setattr(delivery, "INSTANCE_STORE", str(store))
-    script_at(node.bin / "lsblk", f'echo "{disk}"')
-    script_at(node.bin / "mountpoint", f'[ "$2" = {store} ]')
+    write_script(node.bin / "lsblk", f'echo "{disk}"')
+    write_script(node.bin / "mountpoint", f'[ "$2" = {store} ]')
     place = tmp_path / "opt" / "environments" / "e"
-    pack = packed(small, str(tmp_path / "storage"), place)
+    pack = make_pack(small, str(tmp_path / "storage"), place)
     code, console = node.boots(Delivery(pack=pack))
     assert code == 0, console
     assert (place / COMPLETE).exists()
@@ -211,21 +211,21 @@ def test_an_environment_is_unpacked_onto_the_instances_own_disk(
     assert place.parent.is_symlink() is is_used
 
 
-def test_an_image_without_the_aws_cli_ends_and_says_so(node: Node, tmp_path: Path) -> None:
+def test_image_without_aws_cli_is_refused(node: Node, tmp_path: Path) -> None:
     pack = Pack("s3://bucket/x.tar.gz", "0", 1, str(tmp_path / "e"), "3.11.7", 1.0)
     (node.bin / "aws").unlink()
-    script_at(node.bin / "apt-get", "exit 1")
+    write_script(node.bin / "apt-get", "exit 1")
     code, console = node.boots(Delivery(pack=pack))
     missing = "cloudtune-node: the image has no aws, which fetches the environment"
     assert (code, console[1:]) == (1, [missing, "shutdown -P now"])
 
 
-def test_a_python_of_the_image_is_looked_for_and_reported(node: Node) -> None:
+def test_image_python_is_searched_and_reported(node: Node) -> None:
     code, console = node.boots(Delivery())
     assert code == 1
     assert console[0].startswith("cloudtune-node: no Python of this image has cloudtune: none of ")
     assert console[1] == "shutdown -P now"
-    script_at(node.bin / f"python3.{sys.version_info.minor}", f'exec {sys.executable} "$@"')
+    write_script(node.bin / f"python3.{sys.version_info.minor}", f'exec {sys.executable} "$@"')
     code, console = node.boots(Delivery())
     assert code == 0, console
     where = node.bin / f"python3.{sys.version_info.minor}"
@@ -240,13 +240,13 @@ def test_a_python_that_is_named_is_the_one(node: Node, tmp_path: Path) -> None:
     assert console[0] == (
         f"cloudtune-node: {mine} has no cloudtune, or isn't there (setup.python_path)"
     )
-    script_at(mine, f'exec {sys.executable} "$@"')
+    write_script(mine, f'exec {sys.executable} "$@"')
     code, console = node.boots(Delivery(python=str(mine)))
     assert (code, console[-1]) == (0, f"python={mine}")
 
 
 def test_a_command_that_fails_ends_it(node: Node, tmp_path: Path) -> None:
-    script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
+    write_script(node.bin / "python3", f'exec {sys.executable} "$@"')
     done = tmp_path / "done it"
     commands = (f"echo 'a b' > '{done}' && cat '{done}'", "false", f"rm '{done}'")
     code, console = node.boots(Delivery(commands=commands))
@@ -256,10 +256,10 @@ def test_a_command_that_fails_ends_it(node: Node, tmp_path: Path) -> None:
 
 
 def test_commands_wait_for_the_upgrades_of_the_boot(node: Node, tmp_path: Path) -> None:
-    script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
+    write_script(node.bin / "python3", f'exec {sys.executable} "$@"')
     looks = tmp_path / "looks"
     busy = f"[ $(wc -l < {looks}) -gt 2 ] || echo activating; echo inactive; exit 3"
-    script_at(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
+    write_script(node.bin / "systemctl", f"[ $1 = stop ] || {{ echo >> {looks}; {busy}; }}")
     delivery = Delivery(commands=(f"wc -l < {looks}; cat $APT_CONFIG",))
     code, console = node.boots(delivery)
     assert (code, console[2:4]) == (0, ["3", 'DPkg::Lock::Timeout "600";']), console
@@ -309,7 +309,7 @@ def test_a_packs_manifest(small: Built, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_controller_unpacks_what_it_has_not_built(small: Built, tmp_path: Path) -> None:
-    pack = packed(small, str(tmp_path / "storage"))
+    pack = make_pack(small, str(tmp_path / "storage"))
     elsewhere = tmp_path / "e" / small.place.name
     cache = EnvironmentCache(str(tmp_path / "storage"), elsewhere)
     there = cache.bring(replace(pack, into=str(elsewhere)))
@@ -334,7 +334,7 @@ def index(offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return folder
 
 
-def installed(node: Node, head: Foundation, index: Path) -> tuple[int, list[str]]:
+def install(node: Node, head: Foundation, index: Path) -> tuple[int, list[str]]:
     """Install what a head needs from a folder of wheels; return exit code and console."""
     uv = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
     uv["UV_FIND_LINKS"] = str(index)
@@ -373,7 +373,7 @@ def test_a_head_refuses_a_package_with_other_bytes(
     if name != "uv":
         (node.bin / "uv").symlink_to(uv_program())
     other_bytes(index, name)
-    code, console = installed(node, head, index)
+    code, console = install(node, head, index)
     assert code == 1
     refusal = (
         f"cloudtune-head: {name}=={version(name)} doesn't match its recorded hash: the index, or a "
@@ -384,24 +384,22 @@ def test_a_head_refuses_a_package_with_other_bytes(
     assert not list(tmp_path.rglob("stolen.pth"))
 
 
-def test_a_head_installs_nothing_that_has_no_recorded_hash(
-    node: Node, index: Path, tmp_path: Path
-) -> None:
+def test_head_installs_only_hashed_packages(node: Node, index: Path, tmp_path: Path) -> None:
     lines = release.HASHES.read_text().splitlines()
     release.HASHES.write_text("\n".join(line for line in lines if "cmaes" not in line))
-    code, console = installed(node, lay(str(tmp_path / "storage"), tmp_path / "opt"), index)
+    code, console = install(node, lay(str(tmp_path / "storage"), tmp_path / "opt"), index)
     assert code == 1
     assert "no trusted hash was provided for: `cmaes`" in " ".join(console)
     assert console[-2:] == ["cloudtune-head: cloudtune can't be installed", "shutdown -P now"]
 
 
-def test_another_torch_is_installed_without_hash_and_that_is_said(
+def test_other_torch_is_unhashed_and_noted(
     node: Node, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     another_torch(monkeypatch, index)
     head = lay(str(tmp_path / "storage"), tmp_path / "opt")
     assert head == decode(Foundation, encode(head))
-    code, console = installed(node, head, index)
+    code, console = install(node, head, index)
     assert code == 0, console
     own = version("torch").partition("+")[0]
     assert (
@@ -426,7 +424,7 @@ def test_a_head_without_cloudtune_makes_its_own_environment(
         other["torch"] = "2.6.0"
         assert lay(storage, root).place != laid.place, "the script was tried with that one"
     wheel(index, "cmaes", "99.0")  # released since
-    code, console = installed(node, laid, index)
+    code, console = install(node, laid, index)
     assert code == 0, console
     python = f"{laid.place}/venv/bin/python"
     own = ".".join(map(str, sys.version_info[:3]))
@@ -478,7 +476,7 @@ def test_a_head_installs_from_a_company_s_index(
     monkeypatch.setattr(package_index, "_PLACE", str(tmp_path / "certificates.pem"))
     certificates = tmp_path / "sent.pem"
     certificates.write_bytes(read_certificates(company))
-    script_at(node.bin / "aws", f'[ "$4" = s3://b/c.pem ] && cp {certificates} "$5"')
+    write_script(node.bin / "aws", f'[ "$4" = s3://b/c.pem ] && cp {certificates} "$5"')
     lines = export_lines(company, "s3://b/c.pem" if with_certificates else "")
     head = lay(str(tmp_path / "storage"), tmp_path / "opt")
     base = str(Path(sys.base_prefix) / "bin")  # where uv finds a Python of this version
@@ -493,7 +491,7 @@ def test_a_head_installs_from_a_company_s_index(
     assert PASSWORD not in " ".join(console)
 
 
-def test_an_index_of_this_machine_alone_is_not_sent() -> None:
+def test_local_index_is_not_sent() -> None:
     there = "https://index.example.com/simple"
     assert index_variables({"PIP_INDEX_URL": "http://localhost:3141/root/pypi"}) == {}
     assert index_variables({"UV_DEFAULT_INDEX": f"ours={there}"})["PIP_INDEX_URL"] == there
@@ -502,8 +500,8 @@ def test_an_index_of_this_machine_alone_is_not_sent() -> None:
         read_certificates({"PIP_INDEX_URL": there, "PIP_CERT": "/nowhere"})
 
 
-def test_a_head_whose_image_has_cloudtune_goes_on_by_that(node: Node, tmp_path: Path) -> None:
-    script_at(node.bin / "python3", f'exec {sys.executable} "$@"')
+def test_head_uses_cloudtune_of_image(node: Node, tmp_path: Path) -> None:
+    write_script(node.bin / "python3", f'exec {sys.executable} "$@"')
     code, console = node.runs(lay(str(tmp_path / "storage"), tmp_path / "opt").lines())
     assert (code, console[-1]) == (0, f"python={node.bin}/python3"), console
     assert not (tmp_path / "opt").exists()

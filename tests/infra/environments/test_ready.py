@@ -86,7 +86,7 @@ def test_without_the_section_a_python_is_looked_for(tmp_path: Path) -> None:
     assert ready(named, "s", tmp_path, print) == (asked, None)
 
 
-def test_instances_get_the_environment_that_their_controller_runs_in(
+def test_instances_get_the_controllers_environment(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a head that has made its own: its instances boot the same image."""
@@ -102,7 +102,7 @@ def test_instances_get_the_environment_that_their_controller_runs_in(
 
 
 @pytest.mark.parametrize(("version", "goes_on"), [("3.99.1", True), (None, False)])
-def test_a_command_goes_on_by_the_python_of_the_environment(
+def test_command_continues_in_environment_python(
     built: Built,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -126,7 +126,7 @@ def test_they_have_no_other(built: Built, tmp_path: Path, monkeypatch: pytest.Mo
         ready(experiment(tmp_path, python="3.99"), "s", tmp_path, print)
 
 
-def test_its_python_is_its_own_with_cloudtune_and_the_requirements(built: Built) -> None:
+def test_environment_has_own_python(built: Built) -> None:
     result = "import cloudtune, sys, tiny, mine; print(cloudtune.__file__, sys.base_prefix)"
     where, base = subprocess.run(
         [built.python, "-I", "-c", result], capture_output=True, text=True, check=True
@@ -159,7 +159,7 @@ def test_debris_is_not_used(spec: Spec, tmp_path: Path, monkeypatch: pytest.Monk
     assert not half.place.exists()
 
 
-def test_requirements_that_cant_be_had_are_a_persons_mistake(offline: Path, tmp_path: Path) -> None:
+def test_missing_requirements_are_usage_errors(offline: Path, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("tiny>=2\n")
     wanted = make_spec(experiment(tmp_path, pip="requirements.txt"), tmp_path / "environments")
     with pytest.raises(UsageError) as refused:
@@ -178,7 +178,7 @@ def test_a_folder_that_cant_be_written_is_reported(offline: Path, tmp_path: Path
         build(wanted, print)
 
 
-def test_another_python_is_found_where_it_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_python_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     own = f"3.{sys.version_info.minor}"
     beside = sorted(Path(sys.base_prefix).parent.glob("3.1[1-9]*/bin/python3.1?"))
     others = [item for item in beside if item.name != f"python{own}"]

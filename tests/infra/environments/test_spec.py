@@ -30,7 +30,7 @@ def test_a_line_that_is_no_requirement(tmp_path: Path, text: str, mistake: str) 
     assert str(refused.value).startswith(f"{tmp_path}/{mistake}")
 
 
-def test_a_file_of_many_kinds_of_lines_is_read(tmp_path: Path) -> None:
+def test_requirement_lines_are_read(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(
         "# comment\n--extra-index-url https://example.org/simple\n-r more/base.txt\n"
         'tqdm>=4 ; python_version >= "3.11"  # why\nnumpy==2.0 --hash=sha256:00\n'

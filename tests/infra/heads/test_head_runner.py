@@ -22,7 +22,7 @@ from cloudtune.infra.heads.store import STOP, HeadStore
 from cloudtune.train.storage import StorageError
 from tests.bench import wait_for
 from tests.infra.heads.test_launch import REMOTE
-from tests.infra.mps_stand_in import script_at
+from tests.infra.mps_stand_in import write_script
 
 OUTPUT = "record/run/output.log@000000000000"
 
@@ -36,7 +36,7 @@ def order(folder: Path, *arguments: str) -> Order:
     return Order("small-1", arguments, str(folder), began=5.5, until=2e9, environment={"A": "b"})
 
 
-def test_a_parcel_is_laid_out_where_its_files_were(tmp_path: Path) -> None:
+def test_parcel_restores_file_places(tmp_path: Path) -> None:
     code, home, root = tmp_path / "code", tmp_path / "home", tmp_path / "head"
     for path in ("train.py", "data/x.csv", ".git/config", "__pycache__/a.pyc", ".venv/lib/b.py"):
         (code / path).parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def test_too_much_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pack(tmp_path, {}, tmp_path / "home")
 
 
-def test_a_parcel_that_was_tampered_with_leaves_its_place_alone(tmp_path: Path) -> None:
+def test_tampered_parcel_changes_nothing(tmp_path: Path) -> None:
     buffer = BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         info = tarfile.TarInfo("home/../../up")
@@ -88,7 +88,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(head_runner, "_BRING_SECONDS", 0.05)
 
 
-def test_a_command_has_its_clock_and_its_words_arrive(
+def test_head_command_has_clock_and_words(
     tmp_path: Path, store: HeadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs(
@@ -155,7 +155,7 @@ def test_a_stop_is_heard(tmp_path: Path, store: HeadStore, monkeypatch: pytest.M
     asking.join()
 
 
-def test_a_head_without_an_order_says_so_and_ends(
+def test_head_without_order_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(head_runner, "metadata", lambda _path, **_more: "i-1")
@@ -164,7 +164,7 @@ def test_a_head_without_an_order_says_so_and_ends(
     assert "there is no order, or no parcel" in capsys.readouterr().out
     script = user_data(REMOTE).replace("cloudtune.infra.heads.head_runner", "no_such_module")
     script = script[script.index("end() {") :]
-    script_at(tmp_path / "shutdown", 'echo "shutdown $@"')
+    write_script(tmp_path / "shutdown", 'echo "shutdown $@"')
     path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["/bin/bash", "-c", script],

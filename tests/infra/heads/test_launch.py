@@ -21,7 +21,7 @@ from cloudtune.infra.node import boot
 from cloudtune.infra.node.boot import Join
 from cloudtune.infra.provider import HeadOffer
 from tests.builders.servers import serving
-from tests.infra.mps_stand_in import script_at
+from tests.infra.mps_stand_in import write_script
 
 FAILED = "cloudtune-node: setup.commands failed: false"
 REMOTE = Remote("s3://b/p/r", "aws", "us-east-1", until=2e9, asked_at=1.9e9, usd_per_hour=0.1)
@@ -55,7 +55,7 @@ def uploads() -> Iterator[_Uploads]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="instances upload with curl")
-def test_the_boot_is_uploaded_while_it_runs_and_fails(
+def test_failing_boot_is_uploaded(
     uploads: _Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot, "_SEND_SECONDS", 0.2)
@@ -65,7 +65,7 @@ def test_the_boot_is_uploaded_while_it_runs_and_fails(
         assert boot.uploading(uploads.address) in script
     delivery = Delivery(commands=("sleep 1", "echo two", "false"), python=sys.executable)
     script = f"{boot.uploading(uploads.address)}echo one\n{delivery.lines()}"
-    script_at(tmp_path / "shutdown", "")
+    write_script(tmp_path / "shutdown", "")
     own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         ["/bin/bash", "-c", script],

@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> HeadStore:
 
 
 @pytest.fixture
-def carried(tmp_path: Path) -> Path:
+def run_folder(tmp_path: Path) -> Path:
     """The folder of a run on the machine that asked for it."""
     folder = tmp_path / "ann" / "small-1"
     folder.mkdir(parents=True)
@@ -86,7 +86,7 @@ class _Counted:
         monkeypatch.setattr(store, "read_rest", counted_read_from)
 
 
-def test_following_a_long_ledger_copies_each_byte_down_once(
+def test_following_copies_bytes_once(
     store: HeadStore, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / "here"
@@ -113,7 +113,7 @@ def test_a_line_that_was_cut_off_is_replaced(store: HeadStore, there: Path) -> N
         assert brought(store, there) == text
 
 
-def test_a_record_of_0_2_0_goes_on_in_pieces(store: HeadStore, there: Path) -> None:
+def test_record_of_0_2_0_continues(store: HeadStore, there: Path) -> None:
     store.write("record/run/ledger.jsonl", b"one\n")
     assert fetch(store, there.with_name("here"), "run/") == 1
     (there / "ledger.jsonl").write_text("one\ntwo\n")
@@ -139,50 +139,52 @@ def test_a_record_writes_nowhere_but_into_its_folder(store: HeadStore, tmp_path:
     assert not (tmp_path / "up").exists()
 
 
-def test_what_a_head_is_given_is_read_as_written(store: HeadStore) -> None:
+def test_head_order_survives_storage(store: HeadStore) -> None:
     data = gzip.compress(b"code")
     store.write(PARCEL, data)
     assert store.read(PARCEL) == data
 
 
-def test_a_head_is_alive_while_it_says_so(store: HeadStore, carried: Path) -> None:
-    assert is_carried(carried) is None, "this machine's own, or none's"
-    replace(REMOTE, storage=store.uri).keep(carried)
+def test_a_head_is_alive_while_it_says_so(store: HeadStore, run_folder: Path) -> None:
+    assert is_carried(run_folder) is None, "this machine's own, or none's"
+    replace(REMOTE, storage=store.uri).keep(run_folder)
     state = State(beat=1000.0, instance="i-1", attempt=1)
     assert state.is_alive(1089.0)
     assert not state.is_alive(1091.0)
     assert not replace(state, code=0).is_alive(1000.0)
-    assert not is_carried(carried), "no word yet"
+    assert not is_carried(run_folder), "no word yet"
 
 
-def test_its_end_is_seen(store: HeadStore, carried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_end_is_seen(
+    store: HeadStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 1000.0
     monkeypatch.setattr("cloudtune.infra.heads.remote_runs.time.time", lambda: now)
     monkeypatch.setattr("cloudtune.infra.heads.remote_runs._LOOK_SECONDS", -1.0)
-    replace(REMOTE, storage=store.uri, attempt=2).keep(carried)
+    replace(REMOTE, storage=store.uri, attempt=2).keep(run_folder)
     store.write("record/run/ledger.jsonl", b"one\n")
     store.tell(State(now, "i-1", attempt=1, code=130))
-    assert not is_carried(carried), "the head before this one has ended; this one is silent yet"
-    assert not (carried / OVER).exists()
+    assert not is_carried(run_folder), "the head before this one has ended; this one is silent yet"
+    assert not (run_folder / OVER).exists()
     store.tell(State(now, "i-2", attempt=2))
-    assert is_carried(carried)
-    assert (carried / "ledger.jsonl").read_text() == "one\n"
+    assert is_carried(run_folder)
+    assert (run_folder / "ledger.jsonl").read_text() == "one\n"
     store.tell(State(now, "i-2", attempt=2, code=0))
-    assert not is_carried(carried)
-    assert (carried / OVER).exists()
+    assert not is_carried(run_folder)
+    assert (run_folder / OVER).exists()
     store.write("record/run/ledger.jsonl", b"one\ntwo\n")
-    assert not is_carried(carried)
-    assert (carried / "ledger.jsonl").read_text() == "one\n", "all of it was here by then"
+    assert not is_carried(run_folder)
+    assert (run_folder / "ledger.jsonl").read_text() == "one\n", "all of it was here by then"
 
 
 def test_another_machine_adopts_a_run_by_its_place(
-    store: HeadStore, carried: Path, tmp_path: Path
+    store: HeadStore, run_folder: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="no run that a head carries"):
         adopt(store.uri, tmp_path / "runs")
     remote = replace(REMOTE, storage=store.uri)
-    remote.keep(carried)
-    store.write("remote.json", (carried / "remote.json").read_bytes())
+    remote.keep(run_folder)
+    store.write("remote.json", (run_folder / "remote.json").read_bytes())
     store.write("record/run/ledger.jsonl", b"one\n")
     result = adopt(store.uri + "/", tmp_path / "bob")
     assert result == tmp_path / "bob" / "small-1"

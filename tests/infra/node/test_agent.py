@@ -25,7 +25,7 @@ from cloudtune.infra.node.messages import (
 from cloudtune.infra.processes import is_running
 from cloudtune.train.storage import STAGING_VARIABLE
 from tests.guard import is_alive
-from tests.one_node import Node, kinds, node_fixture, node_in, part_of, reports, training_in
+from tests.one_node import Node, kinds, make_part, node_fixture, node_in, reports, training_in
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -103,8 +103,8 @@ STUCK = {"hangs": "threading.Event().wait()", "holds the GIL": "ctypes.PyDLL(Non
 node = node_fixture(TRAIN, losses_per_hour=1e9)  # saves are due each second
 
 
-def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None:
-    node.agent.start(part_of("a.1", 1.0, until=1))
+def test_session_resumes_at_another_width(node: Node) -> None:
+    node.agent.start(make_part("a.1", 1.0, until=1))
     reported = node.hear("a.1", Epoch)
     assert kinds(reported) == ["Ready", "Epoch"]
     node.agent.grant("a.1", 2)
@@ -115,27 +115,25 @@ def test_a_session_trains_to_its_grant_then_at_another_width(node: Node) -> None
     node.stop("a.1")
     assert not psutil.pid_exists(node.pid("a.1")), "it is gone when that is reported"
 
-    node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"]))
+    node.agent.start(make_part("a.2", 2.0, until=3, checkpoint=report["checkpoint"]))
     reported = node.hear("a.2", Epoch)
     assert kinds(reported) == ["Ready", "Ready", "Epoch"]
     assert [(item["epoch"], item["in_sync"]) for item in reports(reported)] == [(3, True)]
     node.stop("a.2")
 
 
-def test_an_agent_keeps_copies_for_its_workers_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_agent_drops_copies_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage is on another disk than the folder where saves wait."""
     monkeypatch.chdir(tmp_path)
     with TemporaryDirectory(dir="/dev/shm") as staging:
         monkeypatch.setenv(STAGING_VARIABLE, staging)
         with node_in(tmp_path, TRAIN, training_in(tmp_path)) as node:
-            node.agent.start(part_of("a.1", 1.0, until=1))
+            node.agent.start(make_part("a.1", 1.0, until=1))
             (report,) = reports(node.hear("a.1", Epoch))
             node.stop("a.1")
             [state] = Path(report["checkpoint"]).rglob("state.pt")
             state.write_bytes(state.read_bytes()[::-1])
-            node.agent.start(part_of("a.2", 1.0, until=2, checkpoint=report["checkpoint"]))
+            node.agent.start(make_part("a.2", 1.0, until=2, checkpoint=report["checkpoint"]))
             (report,) = reports(node.hear("a.2", Epoch))
             assert report["epoch"] == 2, "it needed nothing from the storage"
             node.stop("a.2")
@@ -143,8 +141,8 @@ def test_an_agent_keeps_copies_for_its_workers_until_it_ends(
         assert list(Path(staging).iterdir()) == []
 
 
-def test_a_script_learns_when_a_save_is_due_by_losses(node: Node) -> None:
-    node.agent.start(part_of("due.1", 1.0, until=2, trouble="waits"))
+def test_script_learns_due_saves(node: Node) -> None:
+    node.agent.start(make_part("due.1", 1.0, until=2, trouble="waits"))
     for _ in range(2):
         node.hear("due.1", Epoch)
     result = [line for line in node.log("due.1").splitlines() if line.startswith("due")]
@@ -156,13 +154,13 @@ def test_words_may_come_before_the_session(node: Node) -> None:
     node.agent.grant("b.1", 3)
     node.agent.grant("b.1", 2)
     node.agent.acknowledge("b.1", 1)
-    node.agent.start(part_of("b.1", 1.0, until=1))
-    node.agent.start(part_of("b.1", 1.0, until=1))  # asked twice, it is started once
+    node.agent.start(make_part("b.1", 1.0, until=1))
+    node.agent.start(make_part("b.1", 1.0, until=1))  # asked twice, it is started once
     assert [node.hear("b.1", Epoch) and None for _ in range(3)] == [None] * 3
     assert node.agent.describe()["b.1"].epoch == 3
     node.stop("b.1")
     node.agent.stop("b.2")
-    node.agent.start(part_of("b.2", 1.0, until=1))
+    node.agent.start(make_part("b.2", 1.0, until=1))
     assert kinds(node.hear("b.2")) == ["Gone"]
 
 
@@ -176,7 +174,7 @@ def test_words_may_come_before_the_session(node: Node) -> None:
     ],
 )
 def test_a_rank_in_trouble_ends_its_session(node: Node, trouble: str, expected: str) -> None:
-    node.agent.start(part_of(f"{trouble}.1", 2.0, until=9, trouble=trouble, rank=1))
+    node.agent.start(make_part(f"{trouble}.1", 2.0, until=9, trouble=trouble, rank=1))
     ends = [body for body in node.hear(f"{trouble}.1") if isinstance(body, Failure | Lost)]
     end = cause(ends)
     assert isinstance(end, Failure | Lost)
@@ -189,7 +187,7 @@ def test_detached_ends_too(node: Node, eventually: Callable[[Callable[[], object
         sleeping = [it for it in psutil.process_iter(["cmdline"]) if it.info["cmdline"] == SLEEPS]
         return [it.pid for it in sleeping if is_running(it)]
 
-    node.agent.start(part_of("away.1", 1.0, until=2, trouble="detaches"))
+    node.agent.start(make_part("away.1", 1.0, until=2, trouble="detaches"))
     for _ in range(2):
         node.hear("away.1", Epoch)
     eventually(lambda: len(detached()) == 2)
@@ -200,7 +198,7 @@ def test_detached_ends_too(node: Node, eventually: Callable[[Callable[[], object
 @pytest.mark.parametrize("kind", ["prepared", "its own"])
 def test_workers_know_their_place_and_train_one_model(node: Node, kind: str) -> None:
     name = f"{kind.replace(' ', '-')}.1"
-    node.agent.start(part_of(name, 2.0, until=2, kind=kind))
+    node.agent.start(make_part(name, 2.0, until=2, kind=kind))
     result = [node.hear(name, Epoch) for _ in range(2)]
     assert [report["in_sync"] for some in result for report in reports(some)] == [True, True]
     node.stop(name)
@@ -211,7 +209,7 @@ def test_workers_know_their_place_and_train_one_model(node: Node, kind: str) -> 
 
 @pytest.mark.parametrize("kind", ["copies", "several"])
 def test_workers_that_exchange_no_gradients_are_found(node: Node, kind: str) -> None:
-    node.agent.start(part_of(f"{kind}.1", 2.0, until=9, kind=kind))
+    node.agent.start(make_part(f"{kind}.1", 2.0, until=9, kind=kind))
     reported = node.hear(f"{kind}.1")
     assert Epoch not in map(type, reported), "what they have learned is no result"
     end = cause([body for body in reported if isinstance(body, Failure | Lost | Done)])
@@ -223,7 +221,7 @@ def test_workers_that_exchange_no_gradients_are_found(node: Node, kind: str) -> 
 def test_trusted_workers_are_not_compared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     trusted = training_in(node.folder, compared=False)
     monkeypatch.setattr(node.agent, "_training", trusted)
-    node.agent.start(part_of("tr.1", 2.0, until=1, kind="copies"))
+    node.agent.start(make_part("tr.1", 2.0, until=1, kind="copies"))
     assert [report["in_sync"] for report in reports(node.hear("tr.1", Epoch))] == [None]
     node.stop("tr.1")
 
@@ -231,7 +229,7 @@ def test_trusted_workers_are_not_compared(node: Node, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("trouble", ["hangs", "holds the GIL"])
 def test_hang(node: Node, trouble: str, eventually: Callable[[Callable[[], object]], None]) -> None:
     name = f"{trouble[:4]}-stuck.1"
-    node.agent.start(part_of(name, 2.0, until=9, trouble=trouble, rank=1))
+    node.agent.start(make_part(name, 2.0, until=9, trouble=trouble, rank=1))
     node.hear(name, Epoch)
     eventually(lambda: f"epoch 2 {trouble}" in node.log(name, 1))
     eventually(lambda: "epoch 2 None" in node.log(name, 0))
@@ -246,16 +244,16 @@ def test_hang(node: Node, trouble: str, eventually: Callable[[Callable[[], objec
 
 
 def test_no_hang(node: Node, eventually: Callable[[Callable[[], object]], None]) -> None:
-    node.agent.start(part_of("hangs.1", 2.0, until=9, trouble="hangs", rank=1))
+    node.agent.start(make_part("hangs.1", 2.0, until=9, trouble="hangs", rank=1))
     node.hear("hangs.1", Epoch)
     os.kill(node.pid("hangs.1", 1), signal.SIGKILL)  # rank 0 waits for its gradients
     assert "SIGKILL" in str(node.hear("hangs.1"))
 
 
-def test_packed_trials_share_a_gpu_and_the_next_waits(node: Node) -> None:
+def test_packed_trials_share_a_gpu(node: Node) -> None:
     for name, gpu in (("p.1", 1), ("q.1", 1), ("r.1", 0), ("s.1", 0)):
-        node.agent.start(part_of(name, 0.5, until=1, gpu=gpu))
-    node.agent.start(part_of("w.1", 1.0, until=1))
+        node.agent.start(make_part(name, 0.5, until=1, gpu=gpu))
+    node.agent.start(make_part("w.1", 1.0, until=1))
     node.stop("p.1")
     assert not node.agent.describe()["w.1"].ready, "half a GPU is too little for it"
     node.agent.stop("q.1")
@@ -265,11 +263,11 @@ def test_packed_trials_share_a_gpu_and_the_next_waits(node: Node) -> None:
 
 def test_no_gpu_comes_free_for_a_session(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two halves of different GPUs are no room for a whole one; it shouldn't be placed here."""
-    node.agent.start(part_of("h.1", 0.5, until=1, gpu=0))
-    node.agent.start(part_of("i.1", 0.5, until=1, gpu=1))
+    node.agent.start(make_part("h.1", 0.5, until=1, gpu=0))
+    node.agent.start(make_part("i.1", 0.5, until=1, gpu=1))
     node.hear("i.1", Epoch)
     monkeypatch.setattr("cloudtune.infra.node.agent._SLOT_SECONDS", 0.5)
-    node.agent.start(part_of("x.1", 1.0, until=1))
+    node.agent.start(make_part("x.1", 1.0, until=1))
     reported = node.hear("x.1")
     assert kinds(reported) == ["Lost", "Gone"]
     assert "no room on this node's GPUs for 0.5 s" in str(reported[0])
@@ -277,8 +275,8 @@ def test_no_gpu_comes_free_for_a_session(node: Node, monkeypatch: pytest.MonkeyP
     node.stop("h.1", "i.1")
 
 
-def test_what_is_not_acknowledged_is_repeated_to_the_next_caller(node: Node) -> None:
-    node.agent.start(part_of("n.1", 1.0, until=1))
+def test_unacknowledged_reports_are_repeated(node: Node) -> None:
+    node.agent.start(make_part("n.1", 1.0, until=1))
     first = node.last
 
     def until(body: type[Body]) -> list[Message]:
@@ -300,13 +298,13 @@ def test_what_is_not_acknowledged_is_repeated_to_the_next_caller(node: Node) -> 
     assert "n.1" not in node.agent.describe()
 
 
-def test_a_killed_zygote_costs_its_sessions_and_is_replaced(node: Node) -> None:
-    node.agent.start(part_of("z.1", 1.0, until=1))
+def test_killed_zygote_is_replaced(node: Node) -> None:
+    node.agent.start(make_part("z.1", 1.0, until=1))
     node.hear("z.1", Epoch)
     os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)
     assert "died with the process that it was forked from" in str(node.hear("z.1"))
     assert not is_alive(node.pid("z.1"))
-    node.agent.start(part_of("z.2", 1.0, until=1))
+    node.agent.start(make_part("z.2", 1.0, until=1))
     assert kinds(node.hear("z.2", Epoch)) == ["Ready", "Epoch"]
     assert "without the user's module" in str(node.agent.hello()["note"])
     node.stop("z.2")
@@ -315,10 +313,10 @@ def test_a_killed_zygote_costs_its_sessions_and_is_replaced(node: Node) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests_agent import Node, part_of, training_in
+from tests_agent import Node, make_part, training_in
 from cloudtune.infra.node.messages import Epoch
 node = Node(Path.cwd(), training_in(Path.cwd()))
-node.agent.start(part_of("k.1", 2.0, until=9, trouble="hangs"))
+node.agent.start(make_part("k.1", 2.0, until=9, trouble="hangs"))
 node.hear("k.1", Epoch)
 pids = [node.agent.hello()["zygote"], node.pid("k.1", 0), node.pid("k.1", 1)]
 print(*pids, flush=True)

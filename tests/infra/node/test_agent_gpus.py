@@ -27,7 +27,7 @@ from cloudtune.infra.processes import is_running
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.trial import Slice
 from tests.bench import wait_for
-from tests.infra.mps_stand_in import script_at, write_control, write_smi
+from tests.infra.mps_stand_in import write_control, write_script, write_smi
 
 TRAIN = """
 import os, pathlib, threading
@@ -106,7 +106,7 @@ def test_a_fault_loses_a_gpus_trials_without_blame(agent: Agent) -> None:
     assert not agent.describe()["alone"].gone
 
 
-def test_a_fault_is_known_after_the_server_has_forgotten_it(agent: Agent) -> None:
+def test_gpu_fault_outlives_the_server(agent: Agent) -> None:
     # On an H200 the status is back to normal once the last client has gone.
     begin(agent, "late", "late")
     begin(agent, "alone", "late", share=1.0)
@@ -117,7 +117,7 @@ def test_a_fault_is_known_after_the_server_has_forgotten_it(agent: Agent) -> Non
     assert errors == ["RuntimeError: CUDA error: an illegal memory access was encountered"]
 
 
-def test_a_scripts_mistake_is_its_own_with_neighbours_too(agent: Agent) -> None:
+def test_script_error_spares_neighbours(agent: Agent) -> None:
     begin(agent, "neighbour", "steady")
     begin(agent, "mistaken", "mistaken")
     heard = hear(agent, "mistaken")
@@ -126,7 +126,7 @@ def test_a_scripts_mistake_is_its_own_with_neighbours_too(agent: Agent) -> None:
     assert (agent.hello()["mps"], agent.hello()["lack"]) == ("", "")
 
 
-def test_a_node_says_what_it_lacks_and_is_taken(training: Training, tmp_path: Path) -> None:
+def test_lacking_node_is_used(training: Training, tmp_path: Path) -> None:
     training = dataclasses.replace(training, has_gpus=True)
     node = Agent("127.0.0.1", 4, training, tmp_path / "logs", spares=False)
     node.renew(time.time())  # a node without a lease goes on
@@ -149,7 +149,9 @@ def test_trials_fail_on_a_node_without_their_data(training: Training, tmp_path: 
 
 def test_leases_end(training: Training, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = tmp_path / "calls"
-    command = script_at(tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
+    command = write_script(
+        tmp_path / "bin" / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}'
+    )
     monkeypatch.setenv(END_VARIABLE, str(time.time() + 3600))
     monkeypatch.setenv(COMMAND_VARIABLE, str(command))
     leased = Agent("127.0.0.1", 2, training, tmp_path / "leased", spares=False)

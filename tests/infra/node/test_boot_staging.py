@@ -50,7 +50,7 @@ def test_a_booting_node_says_where_checkpoints_wait(
     assert boot.staging() == "/fast"
 
 
-def test_a_disk_that_can_not_be_written_is_reported(
+def test_unwritable_disk_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(boot, "instance_store", lambda: tmp_path / "nowhere")

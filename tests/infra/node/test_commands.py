@@ -12,7 +12,7 @@ from cloudtune.script.command import split_words
 from cloudtune.train.programs.program import Program
 from tests.builders.experiments import small_experiment
 from tests.guard import is_alive
-from tests.one_node import Node, failure, kinds, node_in, part_of, reports
+from tests.one_node import Node, failure, kinds, make_part, node_in, reports
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -67,13 +67,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def test_a_command_goes_on_from_its_folder_on_two_workers(node: Node) -> None:
-    node.agent.start(part_of("a.1", 1.0, until=1, lr=0.1))
+def test_command_resumes_on_two_workers(node: Node) -> None:
+    node.agent.start(make_part("a.1", 1.0, until=1, lr=0.1))
     reported = node.hear("a.1", Epoch)
     node.stop("a.1")
     (report,) = reports(reported)
     assert report["epoch"] == 1
-    node.agent.start(part_of("a.2", 2.0, until=3, checkpoint=report["checkpoint"], lr=0.1))
+    node.agent.start(make_part("a.2", 2.0, until=3, checkpoint=report["checkpoint"], lr=0.1))
     result = [reports(node.hear("a.2", Epoch))[-1] for _ in range(2)]
     assert [item["metrics"]["epoch"] for item in result] == [2.0, 3.0]
     pids = [node.pid("a.2", rank) for rank in range(2)]
@@ -82,8 +82,8 @@ def test_a_command_goes_on_from_its_folder_on_two_workers(node: Node) -> None:
     assert not any(map(is_alive, pids))
 
 
-def test_workers_that_train_models_of_their_own_are_reported_of(node: Node) -> None:
-    node.agent.start(part_of("b.1", 2.0, until=1, lr=0.1, trouble="alone"))
+def test_separate_models_are_reported(node: Node) -> None:
+    node.agent.start(make_part("b.1", 2.0, until=1, lr=0.1, trouble="alone"))
     failed = failure(node.hear("b.1"))
     assert failed.unsynced
     assert "its 2 workers never met" in failed.error
@@ -96,16 +96,14 @@ signal.pause()  # the other one trains on
 """
 
 
-def test_workers_that_fail_over_each_others_files_train_models_of_their_own(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_colliding_workers_are_separate_models(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (node.folder / "one_folder.py").write_text(ONE_FOLDER)
     command = {"train": "python one_folder.py {lr}", "reports": {"file": "metrics.jsonl"}}
     experiment = small_experiment(node.folder, **command)
     program = read_program(experiment)
     training = Training(experiment.train, "loss", "min", 9, str(node.folder), 0, program=program)
     monkeypatch.setattr(node.agent, "_training", training)
-    node.agent.start(part_of("o.1", 2.0, until=1, lr=0.1))
+    node.agent.start(make_part("o.1", 2.0, until=1, lr=0.1))
     failed = failure(node.hear("o.1"))
     assert failed.unsynced
     assert "its 2 workers never joined a process group" in failed.error
@@ -113,7 +111,7 @@ def test_workers_that_fail_over_each_others_files_train_models_of_their_own(
 
 
 def test_a_killed_command_is_a_lost_worker(node: Node) -> None:
-    node.agent.start(part_of("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
+    node.agent.start(make_part("c.1", 1.0, until=1, lr=0.1, trouble="dies"))
     assert "was killed by SIGKILL" in str(node.hear("c.1"))
 
 
@@ -126,7 +124,7 @@ with open("metrics.jsonl", "a") as log:
 
 
 @pytest.mark.parametrize(("gpus", "seen"), [({}, 3.0), ({"max": 1}, 0.0)])
-def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
+def test_one_gpu_command_lacks_torchrun_variables(
     node: Node, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, int], seen: float
 ) -> None:
     (node.folder / "plain.py").write_text(PLAIN)
@@ -138,16 +136,16 @@ def test_a_command_for_one_gpu_starts_without_torchrun_s_variables(
     training = Training(experiment.train, "loss", "min", 1, storage, 0, program=program)
     monkeypatch.setattr(node.agent, "_training", training)
     session = f"plain-{len(gpus)}.1"
-    node.agent.start(part_of(session, 1.0, until=1, lr=0.1))
+    node.agent.start(make_part(session, 1.0, until=1, lr=0.1))
     [report] = reports(node.hear(session, Epoch))
     node.stop(session)
     assert report["metrics"]["loss"] == seen
 
 
-def test_nothing_is_left_of_a_command_when_its_zygote_dies(
+def test_zygote_death_ends_the_command(
     node: Node, eventually: Callable[[Callable[[], object]], None]
 ) -> None:
-    node.agent.start(part_of("d.1", 1.0, until=1, lr=0.1))
+    node.agent.start(make_part("d.1", 1.0, until=1, lr=0.1))
     node.hear("d.1", Epoch)
     pid = node.pid("d.1")
     os.kill(int(node.agent.hello()["zygote"]), signal.SIGKILL)

@@ -91,7 +91,7 @@ def test_its_agent_takes_it_over(node: Node) -> None:
     assert node.ended.wait(60.0), "a worker ends with its agent's connection"
 
 
-def test_it_begins_again_in_an_environment_that_its_imports_may_have_read(node: Node) -> None:
+def test_early_zygote_restarts_with_environment(node: Node) -> None:
     pid = early_pid()
     forks = node.forks(MARK="mine", OMP_NUM_THREADS="2")
     assert forks.note == "warm"

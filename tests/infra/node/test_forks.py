@@ -43,7 +43,7 @@ def test_who_waits_is_reported_once_all_is_imported(forks: Forks, tmp_path: Path
     assert forks.note == "warm"
 
 
-def test_none_waits_for_a_zygote_that_is_given_up(forks: Forks) -> None:
+def test_abandoned_zygote_blocks_none(forks: Forks) -> None:
     waiting = threading.Thread(target=forks.wait_until_warm, args=(60.0,))
     waiting.start()
     killed: set[int] = set()

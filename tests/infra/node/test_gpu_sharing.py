@@ -12,7 +12,7 @@ import torch
 from cloudtune.infra.node import gpu_sharing
 from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.messages import Training
-from tests.infra.mps_stand_in import script_at, write_control, write_smi
+from tests.infra.mps_stand_in import write_control, write_script, write_smi
 
 TWO = "0, GPU-aaaa, NVIDIA A10G, 24000\n1, GPU-bbbb, NVIDIA A10G, 24000\n"
 
@@ -34,7 +34,7 @@ def two(programs: Path) -> Iterator[NodeGpus]:
     node.close()
 
 
-def test_a_worker_alone_sees_its_gpu_and_starts_no_mps(two: NodeGpus) -> None:
+def test_lone_worker_starts_no_mps(two: NodeGpus) -> None:
     assert two.are_real
     assert two.environment((1,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
     assert two.check() == []
@@ -51,7 +51,7 @@ def test_packed_workers_share_their_gpu_by_mps(two: NodeGpus) -> None:
     assert not pipes.parent.exists()
 
 
-def test_all_workers_of_a_machine_know_where_to_meet(two: NodeGpus, programs: Path) -> None:
+def test_workers_know_where_to_meet(two: NodeGpus, programs: Path) -> None:
     node = NodeGpus(2, programs)
     places = [node.environment(gpus, share) for gpus, share in [((0,), 1.0), ((1,), 0.5)]]
     node.close()
@@ -60,7 +60,7 @@ def test_all_workers_of_a_machine_know_where_to_meet(two: NodeGpus, programs: Pa
     assert "CLOUDTUNE_INPUT" not in two.environment((1,), 1.0)
 
 
-def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> None:
+def test_time_slicing_without_mps_is_noticed(programs: Path) -> None:
     node = NodeGpus(2)
     assert node.notice == ""
     assert node.environment((0,), 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
@@ -68,7 +68,7 @@ def test_without_mps_they_take_turns_and_a_notice_says_so(programs: Path) -> Non
     node.close()
 
 
-def test_on_a_machine_with_fewer_gpus_they_are_numbers_only(programs: Path) -> None:
+def test_excess_gpus_are_numbers(programs: Path) -> None:
     node = NodeGpus(4)
     assert not node.are_real
     assert node.environment((3,), 0.5) == {"CUDA_VISIBLE_DEVICES": ""}
@@ -80,7 +80,7 @@ def test_only_gpus_found_at_boot_are_used(programs: Path, monkeypatch: pytest.Mo
     assert NodeGpus(1).environment((0,), 1.0) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
 
 
-def test_gpus_that_are_missing_or_unknown_are_a_problem(programs: Path) -> None:
+def test_missing_gpus_are_a_problem(programs: Path) -> None:
     script = Training("train.py:train", "loss", "min", 4, "s", 0, has_gpus=True)
     assert NodeGpus(4).gpu_problem(script) == "2 of its 4 GPUs"
     result = NodeGpus(1).gpu_problem(script)
@@ -90,7 +90,7 @@ def test_gpus_that_are_missing_or_unknown_are_a_problem(programs: Path) -> None:
 
 def test_gpus_that_start_are_waited_for(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "UserWarning: CUDA initialization: Error 802: system not yet initialized"
-    python = script_at(
+    python = write_script(
         programs / "python",
         f"[ -e {programs}/up ] && exec echo 2.9.0 2\n"
         f"touch {programs}/up; echo '{said}' >&2; echo 2.9.0 0",

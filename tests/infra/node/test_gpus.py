@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from cloudtune.infra.node.gpus import GpuSlots, shares
 
 
-def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
+def test_f12_halves_share_a_gpu() -> None:
     slots = GpuSlots(2)
     asked = [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
     assert [slots.take(name, 0.5, gpu) for name, gpu in asked] == [(0,), (0,), (1,), (1,)]
@@ -16,7 +16,7 @@ def test_f12_two_halves_share_a_gpu_and_never_three() -> None:
     assert slots.take("e", 0.5, 1) == (1,)
 
 
-def test_a_number_is_one_gpu_while_its_shares_exist() -> None:
+def test_number_stays_one_gpu() -> None:
     slots = GpuSlots(3)
     slots.take("whole", 1.0)
     assert slots.take("a", 0.5, 7) == (1,)
@@ -29,7 +29,7 @@ def test_a_number_is_one_gpu_while_its_shares_exist() -> None:
     assert slots.take("d", 0.5, 7) == (0,)
 
 
-def test_a_share_waits_for_its_gpu_while_another_ends() -> None:
+def test_share_waits_for_its_gpu() -> None:
     slots = GpuSlots(2)
     slots.take("old", 0.5, 0)
     slots.take("other", 0.5, 0)

@@ -9,7 +9,7 @@ def numbers(log: Outbox, after: int, acknowledged: int = 0) -> list[int]:
     return [item.number for item in log.wait(after, acknowledged, 0.0)]
 
 
-def test_a_second_listener_gets_all_that_is_not_acknowledged() -> None:
+def test_second_listener_gets_unacknowledged_messages() -> None:
     log = Outbox()
     for body in (Ready(), Done(), Gone()):
         log.add("t00.1", 0, body)

@@ -56,14 +56,14 @@ def mps(machine: Machine, short: Path) -> Iterator[MpsDaemons]:
     """Daemons for two GPUs; none of their processes may be left."""
     daemons = MpsDaemons(short, (A10G, B10G), patience=PATIENCE)
     assert daemons.notice == ""
-    started = [daemon_of(short, 0), daemon_of(short, 1)]
+    started = [find_daemon(short, 0), find_daemon(short, 1)]
     yield daemons
     daemons.stop()
     assert not any(map(is_running, started))
     assert not short.exists()
 
 
-def daemon_of(folder: Path, gpu: int) -> psutil.Process:
+def find_daemon(folder: Path, gpu: int) -> psutil.Process:
     return psutil.Process(int((folder / f"m{gpu}" / "nvidia-cuda-mps-control.pid").read_text()))
 
 
@@ -92,7 +92,7 @@ class Client:
         return self.process.pid
 
 
-def until_served(folder: Path, gpu: int) -> psutil.Process:
+def await_server(folder: Path, gpu: int) -> psutil.Process:
     """Wait until the daemon has started a server for its client; return the server."""
     server = folder / f"m{gpu}" / "server"
     while not (server.exists() and server.read_text()):
@@ -120,7 +120,7 @@ def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Mac
     assert gpus() == ()
 
 
-def test_a_packed_client_gets_its_share_of_threads_and_memory(mps: MpsDaemons, short: Path) -> None:
+def test_packed_client_gets_its_share(mps: MpsDaemons, short: Path) -> None:
     third = mps.environment(1, 1 / 3)
     assert third == {
         "CUDA_VISIBLE_DEVICES": "GPU-bbbb",
@@ -140,7 +140,7 @@ def test_each_daemon_sees_its_own_gpu(mps: MpsDaemons, short: Path) -> None:
 
 def test_a_client_is_taken_off_the_gpu(mps: MpsDaemons, machine: Machine, short: Path) -> None:
     with Client(mps.environment(1, 0.5)) as client:
-        server = until_served(short, 1)
+        server = await_server(short, 1)
         assert mps.release(client.pid)
         assert f"m1 terminate_client {server.pid} {client.pid}" in machine.commands
     with subprocess.Popen(["/bin/sleep", "600"]) as other:
@@ -149,9 +149,9 @@ def test_a_client_is_taken_off_the_gpu(mps: MpsDaemons, machine: Machine, short:
 
 
 def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) -> None:
-    before = [daemon_of(short, 0), daemon_of(short, 1)]
+    before = [find_daemon(short, 0), find_daemon(short, 1)]
     with Client(mps.environment(0, 0.5)), Client(mps.environment(1, 0.5)):
-        servers = [until_served(short, 0), until_served(short, 1)]
+        servers = [await_server(short, 0), await_server(short, 1)]
         (short / "m1" / "fault").touch()
         assert [mps.has_fault(0), mps.has_fault(1)] == [False, True]
         assert mps.check() == [1]
@@ -161,18 +161,18 @@ def test_a_faulted_server_costs_its_own_gpu_alone(mps: MpsDaemons, short: Path) 
     assert mps.environment(1, 0.5)["CUDA_MPS_PIPE_DIRECTORY"] == str(short / "m1")
 
 
-def test_a_daemon_that_died_is_replaced_and_its_server_ended(mps: MpsDaemons, short: Path) -> None:
+def test_dead_mps_daemon_is_replaced(mps: MpsDaemons, short: Path) -> None:
     with Client(mps.environment(0, 0.5)):
-        server = until_served(short, 0)
+        server = await_server(short, 0)
         assert mps.check() == []
-        daemon_of(short, 0).kill()
+        find_daemon(short, 0).kill()
         assert mps.check() == [0]
         assert not is_running(server)
-        assert is_running(daemon_of(short, 0))
+        assert is_running(find_daemon(short, 0))
 
 
-def test_a_daemon_that_hangs_is_killed_by_its_own_pid(mps: MpsDaemons, short: Path) -> None:
-    before = daemon_of(short, 0)
+def test_hanging_mps_daemon_is_killed(mps: MpsDaemons, short: Path) -> None:
+    before = find_daemon(short, 0)
     (short / "m0" / "hang").touch()
     assert mps.check() == [0]
     assert not is_running(before)
@@ -183,7 +183,7 @@ def test_a_daemon_that_does_not_come_back(mps: MpsDaemons, machine: Machine, sho
     write_control(machine.bin, machine.folder / "commands", broken=True)
     (short / "m1" / "fault").touch()
     with Client(mps.environment(1, 0.5)):
-        until_served(short, 1)
+        await_server(short, 1)
         assert mps.check() == [1]
     assert mps.environment(1, 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-bbbb"}
     assert "CUDA_MPS_PIPE_DIRECTORY" in mps.environment(0, 0.5)
@@ -191,15 +191,15 @@ def test_a_daemon_that_does_not_come_back(mps: MpsDaemons, machine: Machine, sho
     assert "time-slicing" in mps.notice
 
 
-def test_daemons_that_were_left_in_the_folder_are_replaced(mps: MpsDaemons, short: Path) -> None:
-    before = daemon_of(short, 0)
+def test_leftover_mps_daemons_are_replaced(mps: MpsDaemons, short: Path) -> None:
+    before = find_daemon(short, 0)
     again = MpsDaemons(short, (A10G,), patience=PATIENCE)
     assert not is_running(before)
-    assert is_running(daemon_of(short, 0))
+    assert is_running(find_daemon(short, 0))
     again.stop()
 
 
-def test_a_pid_that_is_another_s_is_left_alone(machine: Machine, short: Path) -> None:
+def test_reused_pid_is_spared(machine: Machine, short: Path) -> None:
     (short / "m0").mkdir()
     with subprocess.Popen(["/bin/sleep", "600"]) as stranger:
         (short / "m0" / "nvidia-cuda-mps-control.pid").write_text(str(stranger.pid))
@@ -209,7 +209,7 @@ def test_a_pid_that_is_another_s_is_left_alone(machine: Machine, short: Path) ->
     daemons.stop()
 
 
-def test_without_mps_a_gpu_is_time_sliced_with_one_notice(
+def test_time_slicing_is_noticed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -228,7 +228,7 @@ def test_a_control_that_fails_is_reported_of(machine: Machine, short: Path) -> N
     assert daemons.environment(0, 0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-aaaa"}
 
 
-def test_a_folder_with_a_long_name_is_not_used(machine: Machine, tmp_path: Path) -> None:
+def test_long_mps_folder_is_unused(machine: Machine, tmp_path: Path) -> None:
     daemons = MpsDaemons(tmp_path / ("x" * LONGEST_FOLDER), (A10G,))
     assert "too long" in daemons.notice
 
@@ -236,7 +236,7 @@ def test_a_folder_with_a_long_name_is_not_used(machine: Machine, tmp_path: Path)
 @pytest.mark.gpu
 @pytest.mark.skipif(not gpus(), reason="this machine has no NVIDIA GPU")
 @pytest.mark.skipif(not shutil.which("nvidia-cuda-mps-control"), reason="MPS is not installed")
-def test_two_processes_train_side_by_side_on_a_real_gpu(short: Path) -> None:
+def test_processes_share_a_real_gpu(short: Path) -> None:
     code = "import torch; x = torch.ones(8, device='cuda'); print(int(x.sum())); input()"
     daemons = MpsDaemons(short, gpus()[:1])
     assert daemons.notice == ""

@@ -29,7 +29,7 @@ from cloudtune.infra.node.messages import Training
 from cloudtune.infra.node.ray_access import TOKEN_VARIABLE
 from cloudtune.infra.node.spot_notice import interruption, watch_notices
 from cloudtune.train.programs.program import Program
-from tests.infra.mps_stand_in import script_at
+from tests.infra.mps_stand_in import write_script
 
 Eventually = Callable[[Callable[[], object]], None]
 
@@ -48,7 +48,7 @@ def node(
 
     def rent(market: str) -> str:
         options: Any = {"InstanceMarketOptions": {"MarketType": "spot"}} if market == "spot" else {}
-        rented.append(launched(ec2, "#!/bin/bash\nshutdown -P +15\nsleep 600\n", **options))
+        rented.append(launch(ec2, "#!/bin/bash\nshutdown -P +15\nsleep 600\n", **options))
         address = emulator.access.metadata(rented[-1])
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
         return rented[-1]
@@ -57,7 +57,7 @@ def node(
     ec2.terminate_instances(InstanceIds=rented)
 
 
-def launched(ec2: EC2Client, user_data: str, **more: Any) -> str:
+def launch(ec2: EC2Client, user_data: str, **more: Any) -> str:
     (instance,) = ec2.run_instances(
         ImageId="ami-12c6146b",
         InstanceType="g5.xlarge",
@@ -78,7 +78,7 @@ def watching(
     return watch
 
 
-def test_a_recommendation_then_an_interruption_notice_come_once_each(
+def test_spot_notices_come_once(
     node: Callable[[str], str], control: EmulatorControl, eventually: Eventually
 ) -> None:
     control.replace([{"kind": "rebalance", "times": 1}])
@@ -162,41 +162,41 @@ def test_a_renewal_replaces_the_machines_own_end(
     assert after == pytest.approx(end, abs=1.0 + took)
 
 
-def test_no_renewal_passes_the_hard_end_or_the_limits(tmp_path: Path) -> None:
-    assert renewed(tmp_path, 3600.0, 7200.0) == f"-P +{lease.LEASE_MINUTES}"
-    assert renewed(tmp_path, 5 * 60 - 30.0, 7200.0) == "-P +5"
-    assert renewed(tmp_path, 7200.0, 5 * 60 - 30.0) == "-P +5", "rounded up"
-    assert renewed(tmp_path, 7200.0, 10.0) == "-P +1"
-    assert renewed(tmp_path, -600.0, 7200.0) == "-P +1"
+def test_renewals_stop_at_limits(tmp_path: Path) -> None:
+    assert renew(tmp_path, 3600.0, 7200.0) == f"-P +{lease.LEASE_MINUTES}"
+    assert renew(tmp_path, 5 * 60 - 30.0, 7200.0) == "-P +5"
+    assert renew(tmp_path, 7200.0, 5 * 60 - 30.0) == "-P +5", "rounded up"
+    assert renew(tmp_path, 7200.0, 10.0) == "-P +1"
+    assert renew(tmp_path, -600.0, 7200.0) == "-P +1"
 
 
-def renewed(folder: Path, hard_end: float, until: float) -> str:
+def renew(folder: Path, hard_end: float, until: float) -> str:
     """Return how `shutdown` is called when the run's end and its limits are n seconds away."""
-    result, now = shutdown_of(folder), time.time()
+    result, now = write_shutdown(folder), time.time()
     end = lease.Lease(now + hard_end, str(folder / "shutdown")).renew(now + until)
     assert end <= now + min(hard_end, until - lease.POWER_OFF_SECONDS)
     return result.read_text().rstrip()
 
 
 def test_a_machine_that_refuses_says_why(tmp_path: Path) -> None:
-    command = script_at(tmp_path / "shutdown", "echo 'must be root' >&2\nexit 1")
+    command = write_script(tmp_path / "shutdown", "echo 'must be root' >&2\nexit 1")
     with pytest.raises(CloudtuneError, match="must be root"):
         lease.Lease(time.time() + 3600, str(command)).renew(math.inf)
     with pytest.raises(CloudtuneError, match="can't be renewed"):
         lease.Lease(time.time() + 3600, str(tmp_path / "none")).renew(math.inf)
 
 
-def shutdown_of(folder: Path) -> Path:
+def write_shutdown(folder: Path) -> Path:
     """Put a `shutdown` into a folder that notes what it is asked for; return where."""
     result = folder / "calls"
     result.write_text("")
-    script_at(folder / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
+    write_script(folder / "shutdown", f'echo "$*" >> {shlex.quote(str(result))}')
     return result
 
 
 def first(folder: Path, seconds: float, after: str = "wait", before: str = "") -> list[str]:
     """Return what `shutdown` is asked for in the first lease of so long, between these lines."""
-    result, now = shutdown_of(folder), time.time()
+    result, now = write_shutdown(folder), time.time()
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder)}
     script = before + lease.first_lease(now, now + seconds) + after
     subprocess.run(["/bin/bash", "-c", script], check=True, env=environment, timeout=60)
@@ -221,18 +221,18 @@ printf() {
 """
 
 
-def test_a_clock_that_is_set_back_extends_no_first_lease(tmp_path: Path) -> None:
+def test_clock_set_back_extends_no_lease(tmp_path: Path) -> None:
     assert first(tmp_path, lease.POWER_OFF_SECONDS + 3.0, before=SET_BACK) == ["-P +1", "-P now"]
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 3600.0])
-def test_a_set_clock_moves_no_end_of_a_lease(
+def test_clock_changes_move_no_lease(
     jump: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     eventually: Eventually,
 ) -> None:
-    result = shutdown_of(tmp_path)
+    result = write_shutdown(tmp_path)
     monkeypatch.setenv(lease.END_VARIABLE, "inf")
     monkeypatch.setenv(lease.COMMAND_VARIABLE, str(tmp_path / "shutdown"))
     program = Program(text="true", words=(("true",),), until=1)
@@ -249,7 +249,7 @@ def test_a_set_clock_moves_no_end_of_a_lease(
         agent.close()
 
 
-def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
+def test_renewal_replaces_first_lease(tmp_path: Path) -> None:
     renewal = (
         f"{sys.executable} -c 'import math; from cloudtune.infra.node.lease import Lease; "
         f'Lease(math.inf, "{tmp_path}/shutdown").renew(math.inf)\'; wait'
@@ -260,7 +260,7 @@ def test_the_first_lease_is_over_with_the_first_renewal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("emulated", [False, True])
 def test_a_machine_that_boots_again_powers_off(emulated: bool, tmp_path: Path) -> None:
-    result = shutdown_of(tmp_path)
+    result = write_shutdown(tmp_path)
     each_boot = tmp_path / "per-boot"
     each_boot.mkdir()
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
@@ -284,14 +284,14 @@ def test_an_emulated_machine_ends_with_its_first_lease(
     now = time.time()
     end = now + 5.0
     script = user_data(Join("127.0.0.1:9", "i1", 1), lease.first_lease(now, end), "s")
-    known = launched(ec2, script.replace("exec python3", "exec sleep 600 #"))
+    known = launch(ec2, script.replace("exec python3", "exec sleep 600 #"))
     eventually(lambda: control.instance(known)["state"] == "terminated")
     assert end - 3.0 < control.instance(known)["terminated_at"] <= end
 
 
 def test_a_booting_machine_ends_without_its_emulator_too(tmp_path: Path) -> None:
     mark = f"i-{tmp_path.name}"
-    script_at(tmp_path / "shutdown", "exit 1")
+    write_script(tmp_path / "shutdown", "exit 1")
     path = f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"
     with subprocess.Popen(
         ["/bin/bash", "-c", lease.first_lease(time.time(), time.time()) + "sleep 600"],
@@ -308,7 +308,7 @@ def test_a_first_lease_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert "export RAY_AUTH_TOKEN=secret\nexec " in script, "no argument, which others may list"
     assert "shutdown -P +2\n" in lease.first_lease(1_800_000_000.0, 1_800_000_061.0)
 
-    command = script_at(tmp_path / "shutdown", "")
+    command = write_script(tmp_path / "shutdown", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     environment = node_environment(Join("a", "i1", 4, until=1_900_000_000.0), "i-1", "10.0.0.2")
@@ -318,7 +318,7 @@ def test_a_first_lease_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert lease.Lease.of_this_node() == lease.Lease(1_900_000_000.0, str(command))
 
 
-def test_a_node_without_a_hard_end_has_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_without_end_has_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(lease.END_VARIABLE, raising=False)
     assert lease.lease_environment(None) == {}
     assert lease.Lease.of_this_node() is None

@@ -8,7 +8,7 @@ import pytest
 
 from cloudtune.infra.node.messages import Epoch, Failure
 from tests.guard import watched
-from tests.one_node import Node, node_in, part_of, training_in
+from tests.one_node import Node, make_part, node_in, training_in
 
 TRAIN = """
 import os, time
@@ -62,10 +62,10 @@ def losses(node: Node, names: list[str]) -> dict[str, float]:
     return result
 
 
-def test_trials_on_shares_and_whole_gpus_load_batches_once(node: Node) -> None:
+def test_shared_and_whole_gpus_load_once(node: Node) -> None:
     names = ["a.1", "b.1", "c.1"]
     for name, width, gpu in zip(names, (0.5, 0.5, 1.0), (0, 0, 1), strict=True):
-        node.agent.start(part_of(name, width, until=1, gpu=gpu))
+        node.agent.start(make_part(name, width, until=1, gpu=gpu))
     assert len(set(losses(node, names).values())) == 1, "the same chance in all of them"
     loaded = [line.split() for line in (node.folder / "loaded").read_text().splitlines()]
     assert Counter(index for index, _ in loaded) == {str(index): 1 for index in range(40)}

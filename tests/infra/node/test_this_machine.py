@@ -16,7 +16,7 @@ from cloudtune.infra.node.this_machine import (
     model,
     this_machine,
 )
-from tests.infra.mps_stand_in import script_at, write_smi
+from tests.infra.mps_stand_in import write_script, write_smi
 
 A10G = "GPU-{0}, NVIDIA A10G, 24000\n"
 METADATA = "http://127.0.0.1:5/_imds/i-1/key"
@@ -64,7 +64,7 @@ def test_the_cores_are_not_taken_in_silence(
     if smi is None:
         write_smi(machine, "0, " + A10G.format(0))
     else:
-        script_at(machine / "nvidia-smi", smi)
+        write_script(machine / "nvidia-smi", smi)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(UsageError, match=why):
@@ -85,7 +85,7 @@ def test_a_container_s_quota_counts(machine: Path, monkeypatch: pytest.MonkeyPat
     assert local.cores() == 1
 
 
-def test_its_name_has_its_gpus_so_profiles_do_not_mix(machine: Path) -> None:
+def test_machine_name_has_its_gpus(machine: Path) -> None:
     write_smi(machine, "0, " + A10G.format("a") + "1, " + A10G.format("b"))
     result = this_machine()
     assert (result.name, result.gpus, result.gpu) == ("local-2x-a10g", 2, "a10g")
@@ -155,7 +155,7 @@ def test_its_shutdown_is_never_the_real_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert given["PATH"].startswith("/f/i-1/bin:")
 
 
-def test_what_the_emulator_itself_must_not_have_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caller_settings_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "work")
     past = kept_variables(["AWS_PROFILE", "AWS_ENDPOINT_URL"])
     monkeypatch.delenv("AWS_PROFILE")

@@ -10,7 +10,7 @@ from cloudtune.infra.node.gpu_sharing import NodeGpus
 from cloudtune.infra.node.messages import Epoch
 from cloudtune.infra.node.this_machine import physical_cores
 from tests.infra.mps_stand_in import write_smi
-from tests.one_node import Node, failure, node_fixture, part_of, reports, training_in
+from tests.one_node import Node, failure, make_part, node_fixture, reports, training_in
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -79,8 +79,8 @@ node = node_fixture(TRAIN, spares=False)
 @pytest.mark.parametrize(
     ("kind", "option"), [("halves", "find_unused_parameters"), ("twice", "static_graph")]
 )
-def test_a_step_may_skip_or_reuse_what_it_names(node: Node, kind: str, option: str) -> None:
-    node.agent.start(part_of(f"{kind}.1", 2.0, until=2, kind=kind, options={option: True}))
+def test_steps_may_skip_or_reuse_names(node: Node, kind: str, option: str) -> None:
+    node.agent.start(make_part(f"{kind}.1", 2.0, until=2, kind=kind, options={option: True}))
     result = [*node.hear(f"{kind}.1", Epoch), *node.hear(f"{kind}.1", Epoch)]
     assert [report["in_sync"] for report in reports(result)] == [True, True]
     node.stop(f"{kind}.1")
@@ -93,24 +93,24 @@ def test_a_step_may_skip_or_reuse_what_it_names(node: Node, kind: str, option: s
         ("twice", {"find_unused_parameters": True}, "static_graph"),
     ],
 )
-def test_else_it_is_reported_in_a_line_what_to_write(
+def test_missing_torch_option_gets_advice(
     node: Node, kind: str, wrong: dict[str, bool], option: str
 ) -> None:
-    node.agent.start(part_of(f"wrong-{kind}.1", 2.0, until=2, kind=kind, options=wrong))
+    node.agent.start(make_part(f"wrong-{kind}.1", 2.0, until=2, kind=kind, options=wrong))
     failed = failure(node.hear(f"wrong-{kind}.1"))
     assert f"prepare_model(model, {option}=True)" in failed.error
     assert not failed.peer
 
 
-def test_mixed_precision_keeps_its_scale_through_a_change_of_width(node: Node) -> None:
+def test_mixed_precision_scale_survives_resizing(node: Node) -> None:
     """The scale doubles after three steps without an overflow, of four in an epoch."""
     given: dict[str, Any] = {"kind": "amp", "options": {"find_unused_parameters": True}}
-    node.agent.start(part_of("alone.1", 1.0, until=3, **given))
+    node.agent.start(make_part("alone.1", 1.0, until=3, **given))
     alone = [reports(node.hear("alone.1", Epoch))[0] for _ in range(3)]
     assert [item["metrics"]["scale"] for item in alone] == [8.0, 16.0, 64.0]
     node.stop("alone.1")
     first = str(alone[0]["checkpoint"])
-    node.agent.start(part_of("alone.2", 2.0, until=3, checkpoint=first, **given))
+    node.agent.start(make_part("alone.2", 2.0, until=3, checkpoint=first, **given))
     wider = [reports(node.hear("alone.2", Epoch))[0] for _ in range(2)]
     assert [item["metrics"]["scale"] for item in wider] == [16.0, 64.0]
     assert all(item["in_sync"] for item in wider)
@@ -127,7 +127,7 @@ def test_a_worker_has_a_share_of_cores(tmp_path: Path, monkeypatch: pytest.Monke
     try:
         for session, said in (("said.1", "3"), ("share.1", "")):
             monkeypatch.setenv("CLOUDTUNE_THREADS", said)
-            node.agent.start(part_of(session, 1.0, until=1, kind="", options={}))
+            node.agent.start(make_part(session, 1.0, until=1, kind="", options={}))
             node.hear(session, Epoch)
             node.stop(session)
     finally:
@@ -146,7 +146,7 @@ def test_a_nodes_gpus_share_its_cores(tmp_path: Path, monkeypatch: pytest.Monkey
     assert NodeGpus(1).threads(1.0) == 1, "an emulated machine"
 
 
-def test_what_the_node_itself_says_of_threads_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_thread_count_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "t")
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
     join = Join("10.0.0.1:1", "intent", 1)

@@ -54,5 +54,5 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_is_imported_where_that_does_no_harm(name: str, answers: dict[str, str]) -> None:
+def test_harmless_modules_are_preloaded(name: str, answers: dict[str, str]) -> None:
     assert answers[name] == repr(MODULES[name][1])

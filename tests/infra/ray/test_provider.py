@@ -69,7 +69,7 @@ def reserve(tmp_path: Path, **request: object) -> tuple[Calls, str]:
     return calls, calls.run_instance("", tags, {**cloud.request, **asked, **request})
 
 
-def test_a_fleet_that_stays_is_planned_with_its_count() -> None:
+def test_standing_fleet_is_planned_with_its_count() -> None:
     whole = RAY.with_account_defaults(experiment(prices={"2x-gpu": "$12/h"}))
     assert whole.cloud.address == whole.cloud.region == os.environ["RAY_ADDRESS"]
     assert whole.cloud.max_instances == 1
@@ -151,7 +151,7 @@ def test_gc_gives_back_what_a_dead_controller_left(
     assert not calls.ours(ended=False)
 
 
-def test_a_python_that_no_node_has_is_one_sentence(
+def test_missing_python_is_one_sentence(
     somebodys: SomebodysCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last test: Ray holds the GPUs for another minute, for the process that doesn't come."""

@@ -7,7 +7,7 @@ from cloudtune.infra.node.lease import LEASE_MINUTES
 from cloudtune.infra.ray.reserved_node import ActorLease
 
 
-def test_a_lease_is_renewed_to_its_hard_end_at_most() -> None:
+def test_lease_renewal_stops_at_hard_end() -> None:
     over = threading.Event()
     end = unix_time() + 1.0
     lease = ActorLease(end, end + 60.0, over)

@@ -85,12 +85,12 @@ def state(calls: SlurmCalls, instance: str) -> str:
     return result.state
 
 
-def ended(calls: SlurmCalls, *instances: str) -> None:
+def await_end(calls: SlurmCalls, *instances: str) -> None:
     calls.terminate(instances)
     wait_for(lambda: not calls.ours(RUN, ended=False))
 
 
-def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
+def test_partitions_are_priced_types() -> None:
     asked = experiment(instances=("*",), prices={"gpu": "$6/h"})
     assert asked.cloud.region == "lab"
     offers = SLURM.catalog(asked.cloud, ("on-demand",), Path()).offers
@@ -105,7 +105,7 @@ def test_partitions_are_types_at_the_prices_of_the_experiment() -> None:
     assert half.cloud.max_instances == 2
 
 
-def test_without_gpus_or_slots_it_says_what_to_write() -> None:
+def test_missing_slots_get_advice() -> None:
     with pytest.raises(UsageError, match="cpu"):
         experiment(slots=None)
 
@@ -139,7 +139,7 @@ def test_a_node_of_two_partitions_counts_once() -> None:
     assert experiment(instances=("*",), max_instances=9).cloud.max_instances == 2
 
 
-def test_a_shared_node_is_planned_where_it_is_cheapest() -> None:
+def test_shared_node_is_planned_cheapest() -> None:
     asked = experiment(instances=("cpu", "urgent"), prices={"cpu": 2, "urgent": 1})
     assert SLURM.capacity(asked.cloud) == {"cpu": 0, "urgent": 1}
 
@@ -154,7 +154,7 @@ apart|gpu:a100:8|64|500000|8:00:00|idle|n5
 """
 
 
-def test_fleets_of_overlapping_partitions_have_no_more_instances_than_nodes(
+def test_overlapping_partitions_share_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
@@ -177,7 +177,7 @@ def test_another_cluster_is_refused() -> None:
         experiment(region="other")
 
 
-def test_what_sbatch_refuses_is_known_before_anything_is_queued() -> None:
+def test_sbatch_refusals_come_first() -> None:
     assert SLURM.preflight(experiment(), None).problems == ()
     (said,) = SLURM.preflight(experiment(request={"constraint": "nowhere"}), None).problems
     assert said.startswith("cpu: sbatch: ")
@@ -198,7 +198,7 @@ def test_a_plan_counts_the_wait_that_slurm_foretells(lab: SlurmCluster, tmp_path
     assert make_plan(free, Limits()).plan.estimate.seconds < 600
 
 
-def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
+def test_slurm_wait_ends_at_deadline(lab: SlurmCluster, tmp_path: Path) -> None:
     """From half an hour on the node is reserved for somebody else."""
     (tmp_path / "train.py").write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
     begin = f"StartTime={time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(time.time() + 1800))}"
@@ -211,10 +211,10 @@ def test_a_wait_is_that_of_a_job_until_the_deadline(lab: SlurmCluster, tmp_path:
     assert [any("the queue lets" in note for note in notes) for notes in waits] == [True, False]
 
 
-def test_a_job_of_a_gpu_partition_has_its_gpus(tmp_path: Path) -> None:
+def test_gpu_partition_job_has_gpus(tmp_path: Path) -> None:
     calls, instance = submit(tmp_path, "echo gpus=$SLURM_GPUS_ON_NODE; sleep 60", kind="gpu")
     wait_for(lambda: "gpus=2" in calls.console(instance))
-    ended(calls, instance)
+    await_end(calls, instance)
 
 
 def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_shutdown_in_a_job_ends_the_job_alone(tmp_path: Path) -> None:
     wait_for(lambda: state(calls, instance) == "terminated")
 
 
-def test_the_next_job_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_next_job_clears_leftovers(tmp_path: Path) -> None:
     says = 'echo "$PPID $folder"; setsid sleep 90 & sleep 90'
     calls, killed = submit(tmp_path, says)
     _, live = submit(tmp_path, says, kind="gpu")
@@ -233,7 +233,7 @@ def test_the_next_job_clears_what_a_killed_one_left(tmp_path: Path) -> None:
     _, following = submit(tmp_path, "sleep 90")
     wait_for(lambda: not Path(folder).exists())
     assert Path(calls.console(live).split()[1], "job").is_file()
-    ended(calls, live, following)
+    await_end(calls, live, following)
 
 
 def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path) -> None:
@@ -246,23 +246,23 @@ def test_a_job_that_is_preempted_has_a_notice(lab: SlurmCluster, tmp_path: Path)
     wait_for(lambda: calls.console(instance).strip().isdecimal())
     due = float(calls.console(instance))
     assert 5 < due - time.time() < 25, "its partition's grace time is 20 s"
-    ended(calls, instance)
+    await_end(calls, instance)
     lab.ask("scancel", "--user=root")
 
 
-def test_a_job_ends_with_its_lease_or_its_partition() -> None:
+def test_slurm_job_ends_with_its_lease() -> None:
     end = datetime.fromtimestamp(unix_time() + 3600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert time_options(end, math.inf) == ["--time=60", "--signal=B:TERM@120"]
     assert time_options(end, 600.0)[0] == "--time=10"
 
 
-def test_a_job_that_starts_after_its_lease_ends_at_once(tmp_path: Path) -> None:
+def test_late_slurm_job_ends_at_once(tmp_path: Path) -> None:
     past = time.time() - 5.0
     calls, instance = submit(tmp_path, f"{first_lease(past, past)}sleep 60")
     wait_for(lambda: state(calls, instance) == "terminated")
 
 
-def test_a_submission_that_got_no_answer_may_have_been_taken() -> None:
+def test_unanswered_submission_may_exist() -> None:
     calls = SlurmCalls()
     assert not calls.is_definite(SlurmError("Unable to contact slurm controller"))
     refused = SlurmError("Batch job submission failed: Invalid account or account/partition")

@@ -16,7 +16,7 @@ def test_r6_the_knee_comes_before_evenly_spread_points() -> None:
     assert knees(R6, 15) == [0, 1, 2, 3, 4, 5]
 
 
-def test_where_options_are_too_many_the_front_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_options_need_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Setting(offer=offer(4, 36.0), profile=profile(SUBLINEAR), max_instances=8).request()
     whole = {(result.seconds, result.dollars) for result in whole_front(job)}
     assert whole == {(result.seconds, result.dollars) for result in Search(job).front()}

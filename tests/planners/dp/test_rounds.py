@@ -10,7 +10,7 @@ from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import offer, profile
 
 
-def test_options_that_the_first_round_leaves_out_are_tried_later() -> None:
+def test_later_rounds_try_other_options() -> None:
     """Found by 214 random jobs: the first round alone comes to $10.83."""
     dice = random.Random(176)
     rentables = []

@@ -28,7 +28,9 @@ def share(draws: Draws, allowance: Allowance) -> float:
     return float(np.mean(in_time & (draws.dollars <= (allowance.dollars or math.inf))))
 
 
-def rented(name: str, gpus: int, usd: float, spread: float, *, spot: bool = False) -> Rentable:
+def one_rentable(
+    name: str, gpus: int, usd: float, spread: float, *, spot: bool = False
+) -> Rentable:
     epoch = {1.0: 40.0, 2.0: 24.0} if gpus > 1 else {1.0: 44.0}
     made = profile(epoch, name=name)
     boot = replace(made.boot, sd=spread * made.boot.mean)
@@ -39,7 +41,10 @@ def rented(name: str, gpus: int, usd: float, spread: float, *, spot: bool = Fals
 @st.composite
 def small_jobs(draw: st.DrawFn) -> PlanRequest:
     spread = draw(st.sampled_from([0.1, 0.6]))
-    both = [rented("g.1", 1, 1.0, spread), rented("g.2", 2, 2.1, spread, spot=draw(st.booleans()))]
+    both = [
+        one_rentable("g.1", 1, 1.0, spread),
+        one_rentable("g.2", 2, 2.1, spread, spot=draw(st.booleans())),
+    ]
     rentables = both if draw(st.booleans()) else [draw(st.sampled_from(both))]
     work = (Stage(draw(st.integers(2, 3)), 0, 1), Stage(1, 1, draw(st.integers(2, 4))))
     return PlanRequest(work, tuple(rentables), Allowance(), 3)
@@ -71,7 +76,7 @@ def test_r3_a_sure_plan_is_not_infeasible(job: PlanRequest, confidence: float, p
 
 def test_an_instance_to_spare_is_considered() -> None:
     """No planner by means would rent it: it costs, and on average it brings nothing."""
-    slow = rented("g.1", 1, 1.0, 1.0)
+    slow = one_rentable("g.1", 1, 1.0, 1.0)
     job = PlanRequest((Stage(2, 0, 4),), (replace(slow, most=6),), Allowance(), 6)
     (two,) = [p for p in every_plan(job) if p.choices[0][0].instances == 2]
     (four,) = [p for p in every_plan(job) if p.choices[0][0].instances == 4]
@@ -87,7 +92,7 @@ def test_an_instance_to_spare_is_considered() -> None:
 
 def wide_job(allowance: Allowance) -> PlanRequest:
     """Return a job with far more plans than are judged one by one."""
-    rentables = [rented("g.1", 1, 1.0, 0.3), rented("g.2", 2, 2.1, 0.3)]
+    rentables = [one_rentable("g.1", 1, 1.0, 0.3), one_rentable("g.2", 2, 2.1, 0.3)]
     work = (Stage(4, 0, 1), Stage(2, 1, 3), Stage(1, 3, 7))
     return PlanRequest(
         work, tuple(replace(rentable, most=6) for rentable in rentables), allowance, 6
@@ -95,7 +100,7 @@ def wide_job(allowance: Allowance) -> PlanRequest:
 
 
 @pytest.mark.parametrize("reacts", [False, True])
-def test_jobs_with_too_many_plans_to_judge_one_by_one(reacts: bool) -> None:
+def test_large_jobs_are_judged_together(reacts: bool) -> None:
     free = wide_job(Allowance())
     choices = present(every_choice(free, 10_000))
     plans = [price(free, choice, "every") for choice in choices]
@@ -127,7 +132,7 @@ def test_nothing_is_sure_of_what_is_impossible() -> None:
 
 
 def test_another_offer_with_as_many_gpus_is_tried() -> None:
-    both = (rented("g.1", 1, 1.0, 0.1), rented("g.2", 2, 2.1, 0.1))
+    both = (one_rentable("g.1", 1, 1.0, 0.1), one_rentable("g.2", 2, 2.1, 0.1))
     job = PlanRequest((Stage(2, 0, 1),), both, Allowance(), 3)
     own = ((Group(both[0].offer, 2, 1.0, 2, 1),),)
     tried = {choices[0][0] for choices in neighbours(job, own)}

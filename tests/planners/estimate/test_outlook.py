@@ -26,7 +26,7 @@ from tests.builders.values import present
 
 @pytest.fixture(params=["one wave", "waves", "shrinking", "growing", "two offers"])
 def case(request: pytest.FixtureRequest) -> tuple[PlanRequest, Plan]:
-    one, two = rented(), rented(name="p.2", gpus=8)
+    one, two = make_rentable(), make_rentable(name="p.2", gpus=8)
     shapes = {
         "one wave": [[group(one.offer, 2, 1.0, 8)], [group(one.offer, 1, 2.0, 2)]],
         "waves": [[group(one.offer, 1, 1.0, 8)], [group(one.offer, 1, 4.0, 2)]],
@@ -41,7 +41,7 @@ def case(request: pytest.FixtureRequest) -> tuple[PlanRequest, Plan]:
     return asked, price(asked, [tuple(stage) for stage in shapes[request.param]], "by hand")
 
 
-def rented(
+def make_rentable(
     name: str = "g.4x", gpus: int = 4, epoch: Mapping[float, float] | None = None, **but: Any
 ) -> Rentable:
     on = replace(offer(gpus, name=name), **but)
@@ -56,7 +56,7 @@ def job(work: Sequence[tuple[int, int, int]], *rentables: Rentable, **but: objec
     return replace(PlanRequest(stages, rentables, Allowance(), 64), **but)  # type: ignore[arg-type]
 
 
-def varied(asked: PlanRequest, *, sd: float = 0.0, error: float = 0.0) -> PlanRequest:
+def vary(asked: PlanRequest, *, sd: float = 0.0, error: float = 0.0) -> PlanRequest:
     """Return a request with epochs of that relative deviation, and profiles that may be wrong."""
 
     def noisy(item: Rentable) -> Rentable:
@@ -101,7 +101,7 @@ def groups(draw: st.DrawFn, on: Rentable, trials: int) -> Group:
 
 
 @st.composite
-def priced(draw: st.DrawFn) -> tuple[PlanRequest, Plan]:
+def priced_jobs(draw: st.DrawFn) -> tuple[PlanRequest, Plan]:
     """Jobs on two offers, with choices that no planner would make as well."""
     one, two = draw(rentables("g.1")), draw(rentables("p.2"))
     work, choices, epoch = [], [], draw(st.integers(0, 1))
@@ -131,7 +131,7 @@ def priced(draw: st.DrawFn) -> tuple[PlanRequest, Plan]:
 
 
 @settings(deadline=None, max_examples=50)
-@given(drawn=priced())
+@given(drawn=priced_jobs())
 def test_without_spread_every_draw_is_the_price(drawn: tuple[PlanRequest, Plan]) -> None:
     asked, plan = drawn
     draws = sample(asked, plan, samples=3, seed=1)
@@ -140,18 +140,18 @@ def test_without_spread_every_draw_is_the_price(drawn: tuple[PlanRequest, Plan])
 
 
 def test_a_stage_is_over_when_its_last_trial_is() -> None:
-    asked, plan = alone(rented(epoch={4.0: 100.0}), trials=2, epochs=4)
-    draws = sample(varied(asked, sd=0.1), plan, samples=20_000, seed=0)
+    asked, plan = alone(make_rentable(epoch={4.0: 100.0}), trials=2, epochs=4)
+    draws = sample(vary(asked, sd=0.1), plan, samples=20_000, seed=0)
     late = draws.seconds - plan.estimate.seconds
     # Four epochs deviate by 20 s, and the later of two normals is late by sd / sqrt(pi).
     assert late.mean() == pytest.approx(20.0 / math.sqrt(math.pi), abs=4 * standard_error(late))
 
 
 def test_a_long_queue_played_in_part_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    rentable = rented(epoch={1.0: 100.0})
+    rentable = make_rentable(epoch={1.0: 100.0})
     asked = job([(403, 0, 4)], rentable)
     plan = price(asked, [(group(rentable.offer, 1, 1.0, 403),)], "by hand")
-    noisy = varied(asked, sd=0.2, error=0.1)
+    noisy = vary(asked, sd=0.2, error=0.1)
     whole = sample(noisy, plan, samples=2000, seed=0)
     monkeypatch.setattr(training, "_FIGURES", 0)
     assert training._skippable_rounds(403, 4, 2000) == 91
@@ -165,8 +165,8 @@ def test_a_long_queue_played_in_part_is_the_same(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
-    asked, plan = alone(rented(epoch={4.0: 100.0}), trials=8, epochs=16)
-    draws = sample(varied(asked, error=0.1), plan, samples=20_000, seed=0)
+    asked, plan = alone(make_rentable(epoch={4.0: 100.0}), trials=8, epochs=16)
+    draws = sample(vary(asked, error=0.1), plan, samples=20_000, seed=0)
     assert np.log((draws.seconds - 27) / 1600).std() == pytest.approx(0.1, rel=0.03)
     assert np.median(draws.seconds) == pytest.approx(plan.estimate.seconds, rel=2e-3)
 
@@ -174,9 +174,9 @@ def test_a_wrong_profile_is_wrong_in_all_its_epochs() -> None:
 HOURLY: dict[str, Any] = {"usd_per_hour": 0.0, "interruptions_per_hour": 1.0, "market": "spot"}
 
 
-def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
+def test_wide_trial_fails_with_any_instance() -> None:
     epochs = {4.0: 60.0, 8.0: 60.0}
-    narrow, wide = (rented(gpus=gpus, epoch=epochs, **HOURLY) for gpus in (8, 4))
+    narrow, wide = (make_rentable(gpus=gpus, epoch=epochs, **HOURLY) for gpus in (8, 4))
     late = []
     for rentable, instances in ((narrow, 1), (wide, 2)):
         asked = job([(1, 0, 30)], rentable)
@@ -190,7 +190,8 @@ def test_a_wide_trial_goes_down_with_any_of_its_instances() -> None:
 def test_a_plan_on_spot_waits_for_its_pool(there: float, outage: float) -> None:
     """As long as there is none, on average, at the begin and after each loss."""
     rentable = replace(
-        rented(epoch={4.0: 60.0}, **HOURLY), behaviours=(SpotBehaviour(1.0, availability=there),)
+        make_rentable(epoch={4.0: 60.0}, **HOURLY),
+        behaviours=(SpotBehaviour(1.0, availability=there),),
     )
     asked, plan = alone(rentable, epochs=60)
     counted = replace(asked, charges=Charges(usd_per_launch=1.0))
@@ -202,8 +203,8 @@ def test_a_plan_on_spot_waits_for_its_pool(there: float, outage: float) -> None:
     assert (np.abs(late) < 1e-6).mean() == pytest.approx(there * math.exp(-3620 / 3600), abs=0.02)
 
 
-def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
-    rentable = rented(epoch={4.0: 60.0}, **HOURLY)
+def test_pool_behaviour_is_drawn_by_sample() -> None:
+    rentable = make_rentable(epoch={4.0: 60.0}, **HOURLY)
     ways = (SpotBehaviour(0.0), SpotBehaviour(60.0))
     asked, plan = alone(replace(rentable, behaviours=ways), epochs=60)
     late = sample(asked, plan, samples=4000, seed=0).seconds - (1 + 20 + 4 + 3600 + 2)
@@ -211,7 +212,7 @@ def test_which_way_a_pool_behaves_is_drawn_for_each_sample() -> None:
 
 
 def test_an_outlook_tells_percentiles_and_chances(case: tuple[PlanRequest, Plan]) -> None:
-    asked, plan = varied(case[0], sd=0.2, error=0.1), case[1]
+    asked, plan = vary(case[0], sd=0.2, error=0.1), case[1]
     draws = sample(asked, plan, samples=1000, seed=5)
     free = outlook(asked, plan, seed=5)
     assert (free.in_time, free.in_money, free.within) == (None, None, None)
@@ -248,7 +249,7 @@ def uncertain(**limits: float) -> PlanRequest:
     return setting.request(Limits(**limits))
 
 
-def test_a_plan_that_is_sure_anyway_is_the_planners_own() -> None:
+def test_sure_plan_is_unchanged() -> None:
     asked, planner = uncertain(deadline=3000.0, budget=100.0), Counted()
     plan, result = quantile_plan(planner, asked, 0.95)
     assert plan == ExactPlanner().plan(asked)
@@ -281,7 +282,7 @@ def test_a_confidence_is_a_probability() -> None:
 
 
 def test_a_run_that_a_limit_ends_takes_no_more() -> None:
-    asked = varied(job([(8, 0, 2), (2, 2, 20)], rented()), error=0.5)
+    asked = vary(job([(8, 0, 2), (2, 2, 20)], make_rentable()), error=0.5)
     plan = ExactPlanner().plan(asked)
     allowance = Allowance(plan.estimate.seconds, plan.estimate.dollars)
     result = outlook(replace(asked, allowance=allowance), plan, reacts=True)

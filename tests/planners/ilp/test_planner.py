@@ -97,7 +97,7 @@ def requests(draw: st.DrawFn, *, stages: int = 3, mix: int = 1) -> PlanRequest:
     )
 
 
-def found(request: PlanRequest) -> Plan | None:
+def find_plan(request: PlanRequest) -> Plan | None:
     try:
         return IlpPlanner().plan(request)
     except InfeasibleError:
@@ -127,7 +127,7 @@ def few(request: PlanRequest, mix: int = 1, most: int = 4000) -> list[Priced]:
     return plans
 
 
-def limited(
+def draw_limits(
     request: PlanRequest, plans: list[Priced], in_time: float, in_money: float
 ) -> Allowance:
     """Return limits so far between the least and the most that any plan takes; 1 for none.
@@ -150,17 +150,17 @@ SHARE = st.one_of(st.floats(0.0, 0.3), st.just(1.0))
 @given(requests(), SHARE, SHARE)
 @settings(max_examples=15, deadline=None)
 def test_it_is_as_good_as_the_best(request: PlanRequest, in_time: float, in_money: float) -> None:
-    allowance = limited(request, few(request), in_time, in_money)
+    allowance = draw_limits(request, few(request), in_time, in_money)
     tight = replace(request, allowance=allowance)
-    check(tight, found(tight), best(tight))
+    check(tight, find_plan(tight), best(tight))
 
 
 @given(requests(stages=2, mix=2), SHARE, SHARE)
 @settings(max_examples=10, deadline=None)
 def test_it_is_with_two_offers_too(request: PlanRequest, in_time: float, in_money: float) -> None:
-    allowance = limited(request, few(request, mix=2), in_time, in_money)
+    allowance = draw_limits(request, few(request, mix=2), in_time, in_money)
     tight = replace(request, allowance=allowance)
-    check(tight, found(tight), best(tight, mix=2))
+    check(tight, find_plan(tight), best(tight, mix=2))
 
 
 @given(requests(stages=2), st.data())
@@ -178,7 +178,7 @@ def job(
     return PlanRequest(halving(2**stages, stages), (one,), allowance or Allowance(), most)
 
 
-def test_a_problem_too_big_is_refused_before_it_is_built() -> None:
+def test_oversized_problem_is_refused_early() -> None:
     with pytest.raises(UsageError, match=r"480 arcs .* takes 400 at most; use --planner exact"):
         IlpPlanner(max_arcs=400).plan(job(stages=3))
 
@@ -209,7 +209,7 @@ def best_dollars(request: PlanRequest) -> float:
     return plan.dollars
 
 
-def test_a_search_cut_before_it_found_anything_is_no_proof() -> None:
+def test_early_cut_proves_nothing() -> None:
     with pytest.raises(UsageError, match=r"cut short \(rounds: 300, nodes: 0\)"):
         IlpPlanner(nodes=0).plan(young())
 

@@ -74,7 +74,7 @@ def on_spot_too(*there: int) -> Benchmark:
     return replace(made, rentables=(cheap, dear), traces={pool(cheap.offer): trace})
 
 
-def played(made: Benchmark, seed: int = 0) -> Played:
+def play_seer(made: Benchmark, seed: int = 0) -> Played:
     recorded = record(made, replace(SEER, seed=seed))
     assert not recorded.result.violations
     assert not recorded.result.flaps
@@ -112,7 +112,7 @@ def test_the_offer_is_chosen_by_an_epochs_whole_cost() -> None:
 def test_a_dry_pool_costs_as_much_as_on_demand() -> None:
     made = on_spot_too(0)
     alone = play(replace(made, rentables=made.rentables[1:], traces={}), SEER)
-    recorded = played(made)
+    recorded = play_seer(made)
     assert recorded.result.seconds > 0.9 * alone.seconds, "its money lasts as long"
     assert recorded.result.regret == pytest.approx(alone.regret, abs=0.01)
     assert seconds(recorded, "spot") == 0.0
@@ -125,7 +125,7 @@ def test_it_waits_for_spot_where_its_money_decides() -> None:
     dry = [it.instances[0] == 0 and 500 < it.starts[1] < 1500 for it in traces]
     seed = dry.index(True)
     back = traces[seed].starts[1]
-    result = played(made, seed)
+    result = play_seer(made, seed)
     assert seconds(result, "on-demand", end=back) == 0
     assert seconds(result, "spot", back, back + 600) > 0, "asked for again"
     late = seconds(result, "on-demand", back + 900, back + 1900)

@@ -40,7 +40,7 @@ CONFIGS = sorted(sample(SPACE, COUNT, 3), key=lambda config: quality(dict(config
 TRIED = [Score(place / (COUNT - 1), 1.0, 1) for place in range(COUNT)]
 
 
-def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
+def halving_scores(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], list[float]]:
     """Return a run whose best third at epoch 1 goes on to 3, and the best third of those to 9."""
     chance = Random(0)
     final = [chance.random() for _ in range(count)]
@@ -55,14 +55,14 @@ def halved(*, tells: bool, count: int = 90) -> tuple[list[dict[int, float]], lis
 
 
 def test_a_telling_first_epoch_orders_trials_without_more() -> None:
-    histories, final = halved(tells=True)
+    histories, final = halving_scores(tells=True)
     result = scores(histories, "max")
     assert rank_correlation([item.value for item in result], final) > 0.99
     assert all(item.weight > 0.7 for item in result)
 
 
 def test_a_first_epoch_that_foretells_nothing_counts_little() -> None:
-    histories, final = halved(tells=False)
+    histories, final = halving_scores(tells=False)
     result = scores(histories, "max")
     short = [item for item, history in zip(result, histories, strict=True) if len(history) == 1]
     gone_on = [n for n, history in enumerate(histories) if len(history) > 1]
@@ -75,12 +75,12 @@ def test_a_first_epoch_that_foretells_nothing_counts_little() -> None:
 
 
 def test_first_epochs_are_believed_once_later_ones_agree() -> None:
-    histories, _ = halved(tells=True)
+    histories, _ = halving_scores(tells=True)
     early = [{1: history[1]} for history in histories]
     known = certainty(scores(histories, "max"), 9)
     assert certainty(scores(early, "max"), 9) < 0.6 < 0.8 < known
     assert certainty(scores(early, "max"), 1) == 1.0, "the first epoch is the last"
-    misled, _ = halved(tells=False)
+    misled, _ = halving_scores(tells=False)
     assert certainty(scores(misled, "max"), 9) < known / 2
     assert certainty(scores(misled, "max"), 81) < certainty(scores(misled, "max"), 9)
     assert certainty(scores([{}], "max"), 9) == certainty([], 9) == 0.0
@@ -195,12 +195,12 @@ def test_a_tables_rows_are_named_as_the_model_proves(sound: bool) -> None:
 
 
 def test_the_direction_counts() -> None:
-    histories, _ = halved(tells=True)
+    histories, _ = halving_scores(tells=True)
     upside = [{e: -value for e, value in history.items()} for history in histories]
     assert scores(histories, "max") == scores(upside, "min")
 
 
-def test_trust_begins_at_none_and_follows_what_came_of_it() -> None:
+def test_trust_follows_results() -> None:
     assert compute_trust(0, 0.0) == compute_trust(1, 1.0) == 0.0
     assert compute_trust(10, 0.9) > compute_trust(10, 0.6) > compute_trust(10, 0.0)
     assert compute_trust(60, 0.0) == compute_trust(60, -0.2) == 0.0, "chance earns none"

@@ -206,12 +206,12 @@ def test_whole_numbers_may_stand_by_their_logarithm() -> None:
     assert [rate.value(place) for place in (0.0, 0.5, 1.0)] == [0.1, 0.4, 1.6]
     space: dict[str, Domain] = {"n": LogRandInt(1, 257)}
     for kind in ("tpe", "gp", "cma-es", "qmc"):
-        drawn = asked(space, kind)
+        drawn = draw_trials(space, kind)
         assert all(type(n) is int and 1 <= n <= 256 for n in drawn), kind
         assert statistics.median(drawn) < 64, "as many below 16 as above"
 
 
-def asked(space: dict[str, Domain], kind: str) -> list[Any]:
+def draw_trials(space: dict[str, Domain], kind: str) -> list[Any]:
     made = SpaceSampler(space, kind, seed=1, most=20)
     return [trial.config["n"] for trial in iter(made.ask, None)]
 

@@ -86,7 +86,7 @@ def loss(net: Any, batch: Batch) -> torch.Tensor:
     return functional.cross_entropy(net(inputs), targets)
 
 
-def made(kind: Callable[[], nn.Module], seed: int) -> nn.Module:
+def make_model(kind: Callable[[], nn.Module], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     return kind()
 
@@ -107,12 +107,12 @@ def alone(
     return MemberState.of(model, optimizer)
 
 
-def group_of(kind: Callable[[], nn.Module], wanted: Sequence[Optimizer]) -> Group:
-    states = [MemberState.of(made(kind, seed)) for seed in range(len(wanted))]
+def make_group(kind: Callable[[], nn.Module], wanted: Sequence[Optimizer]) -> Group:
+    states = [MemberState.of(make_model(kind, seed)) for seed in range(len(wanted))]
     return Group(kind(), states, wanted)
 
 
-def trained(
+def train(
     kind: Callable[[], nn.Module],
     states: Sequence[MemberState],
     wanted: Sequence[Optimizer],
@@ -140,23 +140,23 @@ NUMBERS: dict[str, list[Optimizer]] = {
 @pytest.mark.parametrize("kind", [mlp, cnn, Transformer])
 @pytest.mark.parametrize("wanted", NUMBERS.values(), ids=NUMBERS)
 def test_each_member_is_as_alone(kind: Callable[[], nn.Module], wanted: list[Optimizer]) -> None:
-    group = group_of(kind, wanted)
+    group = make_group(kind, wanted)
     for batch in batches(kind):
         losses = group.step(loss, batch)
     assert losses.shape == (len(wanted),)
     for seed, state in enumerate(group.states()):
-        assert_equal(state, alone(made(kind, seed), wanted[seed], batches(kind)))
+        assert_equal(state, alone(make_model(kind, seed), wanted[seed], batches(kind)))
 
 
 @pytest.mark.parametrize("kind", [mlp, cnn, Transformer])
 def test_in_32_bits_it_loses_as_much_as_alone(kind: Callable[[], nn.Module]) -> None:
     torch.set_default_dtype(torch.float32)
     wanted = [AdamW(lr) for lr in (0.01, 0.003)]
-    group, data = group_of(kind, wanted), batches(kind)
+    group, data = make_group(kind, wanted), batches(kind)
     for batch in data:
         losses = group.step(loss, batch)
     for seed, item in enumerate(wanted):
-        model = made(kind, seed)
+        model = make_model(kind, seed)
         alone(model, item, data[:-1])
         assert losses[seed].item() == pytest.approx(loss(model, data[-1]).item(), rel=ROUNDED)
 
@@ -165,34 +165,34 @@ def test_a_member_leaves_trains_alone_and_comes_back() -> None:
     """The others are as if it had never left."""
     wanted = [Adam(lr) for lr in (0.01, 0.02, 0.005)]
     data = batches(cnn, 9)
-    first = [MemberState.of(made(cnn, seed)) for seed in range(3)]
-    a, b, c = trained(cnn, first, wanted, data[:3])
-    a, c = trained(cnn, [a, c], [wanted[0], wanted[2]], data[3:6])
+    first = [MemberState.of(make_model(cnn, seed)) for seed in range(3)]
+    a, b, c = train(cnn, first, wanted, data[:3])
+    a, c = train(cnn, [a, c], [wanted[0], wanted[2]], data[3:6])
     b = alone(cnn(), wanted[1], data[3:6], b)
-    states = trained(cnn, [a, b, c], wanted, data[6:])
+    states = train(cnn, [a, b, c], wanted, data[6:])
     for seed, state in enumerate(states):
-        assert_equal(state, alone(made(cnn, seed), wanted[seed], data))
+        assert_equal(state, alone(make_model(cnn, seed), wanted[seed], data))
 
 
 def test_a_member_that_diverges_harms_no_other() -> None:
-    group = group_of(mlp, [SGD(1e30, momentum=0.9), SGD(0.1)])
+    group = make_group(mlp, [SGD(1e30, momentum=0.9), SGD(0.1)])
     for batch in batches(mlp):
         group.step(loss, batch)
     diverged, other = group.states()
     assert not all(item.isfinite().all() for item in diverged.model.values())
-    assert_equal(other, alone(made(mlp, 1), SGD(0.1), batches(mlp)))
+    assert_equal(other, alone(make_model(mlp, 1), SGD(0.1), batches(mlp)))
 
 
 def test_another_rate_counts_from_the_next_epoch_on() -> None:
     data = batches(mlp, 2)
-    first = [MemberState.of(made(mlp, seed)) for seed in range(2)]
-    states = trained(mlp, first, [SGD(0.1), SGD(0.1)], data[:1])
-    state, _ = trained(mlp, states, [SGD(0.01), SGD(0.1)], data[1:])
-    before = alone(made(mlp, 0), SGD(0.1), data[:1])
+    first = [MemberState.of(make_model(mlp, seed)) for seed in range(2)]
+    states = train(mlp, first, [SGD(0.1), SGD(0.1)], data[:1])
+    state, _ = train(mlp, states, [SGD(0.01), SGD(0.1)], data[1:])
+    before = alone(make_model(mlp, 0), SGD(0.1), data[:1])
     assert_equal(state, alone(mlp(), SGD(0.01), data[1:], before))
 
 
-def test_a_dropout_rate_and_its_chance_are_each_members_own() -> None:
+def test_members_have_own_dropout() -> None:
     def dropped(net: Any, batch: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = net(batch)
         return out
@@ -214,7 +214,7 @@ def test_a_dropout_rate_and_its_chance_are_each_members_own() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="SGD nesterov=False, Adam can't train as one model"):
-        group_of(mlp, [SGD(0.1), Adam(0.1)])
+        make_group(mlp, [SGD(0.1), Adam(0.1)])
     with pytest.raises(ValueError, match=r"a dropout rate of 1\.0 isn't from 0 to below 1"):
         dropout(1.0)
 
@@ -222,6 +222,6 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_members_may_have_come_at_different_times() -> None:
     """Adam's correction of its first steps goes by each member's own."""
     wanted, data = [Adam(0.01), Adam(0.02)], batches(mlp, 8)
-    (a,) = trained(mlp, [MemberState.of(made(mlp, 0))], wanted[:1], data[:5])
-    _, b = trained(mlp, [a, MemberState.of(made(mlp, 1))], wanted, data[5:])
-    assert_equal(b, alone(made(mlp, 1), wanted[1], data[5:]))
+    (a,) = train(mlp, [MemberState.of(make_model(mlp, 0))], wanted[:1], data[:5])
+    _, b = train(mlp, [a, MemberState.of(make_model(mlp, 1))], wanted, data[5:])
+    assert_equal(b, alone(make_model(mlp, 1), wanted[1], data[5:]))

@@ -26,7 +26,7 @@ def network() -> nn.Sequential:
     )
 
 
-def trained() -> nn.Sequential:
+def train_network() -> nn.Sequential:
     """Return a network with weights and statistics of its own."""
     torch.manual_seed(1)
     result = network()
@@ -39,7 +39,7 @@ def pair() -> nn.Module:
 
 
 def test_the_same_network_is_taken_whole() -> None:
-    parent, child = trained(), network().eval()
+    parent, child = train_network(), network().eval()
     result = cloudtune.inherit(child, parent.state_dict())
     assert result.whole
     assert len(result.taken) == len(parent.state_dict())
@@ -47,7 +47,7 @@ def test_the_same_network_is_taken_whole() -> None:
 
 
 def test_weights_are_taken_where_names_and_shapes_agree() -> None:
-    parent, child = trained(), network()
+    parent, child = train_network(), network()
     child[7], child[9] = nn.Linear(6 * 16, 17), nn.Linear(17, 3)
     new = {name: item.clone() for name, item in child.state_dict().items()}
     result = cloudtune.inherit(child, parent.state_dict())
@@ -60,7 +60,7 @@ def test_weights_are_taken_where_names_and_shapes_agree() -> None:
 
 
 def test_inserted_layers_are_new_and_old_ones_are_found() -> None:
-    parent = trained()
+    parent = train_network()
     child = models.repeat(models.insert_after(network(), "4", nn.BatchNorm2d(6)), "4_then", 2)
     result = cloudtune.inherit(child, parent.state_dict())
     assert set(result.taken) == set(parent.state_dict())

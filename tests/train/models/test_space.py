@@ -17,7 +17,7 @@ from cloudtune.runs.job import make_sampler
 from cloudtune.train.checkpoint import Checkpoint, CheckpointStore
 from cloudtune.train.user_script import load_function
 from tests.bench import python
-from tests.train.sessions import run_granted
+from tests.train.sessions import run_to_grant
 
 pytestmark = pytest.mark.usefixtures("as_a_worker")
 
@@ -46,7 +46,7 @@ def train(trial: Trial, store: CheckpointStore, **options: Any) -> EpochReport:
     """Train a trial for an epoch more, as a worker does."""
     own = {"trial_id": trial.id, "metric_name": "val_accuracy", "max_epoch": 1, "store": store}
     script = load_function(EXAMPLE, "train.py:train")
-    return run_granted(script, config=nest(trial.config), **{**own, **options})[-1]
+    return run_to_grant(script, config=nest(trial.config), **{**own, **options})[-1]
 
 
 def test_the_winners_network_comes_back_from_its_record(tmp_path: Path) -> None:

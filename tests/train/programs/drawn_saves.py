@@ -12,7 +12,7 @@ from cloudtune.train.checkpoint import load
 from cloudtune.train.programs.program import Program
 from cloudtune.train.programs.running import Post, command_run
 from cloudtune.train.progress_cursor import Progress
-from tests.train.sessions import place_of
+from tests.train.sessions import make_place
 
 SCRIPT = """
 import json, pathlib, sys, time
@@ -98,7 +98,7 @@ class Kept:
         return [e for e in sorted(set(self.reported)) if e <= last - 2 and e not in self.found]
 
 
-def drawn(seed: int) -> Way:
+def draw_way(seed: int) -> Way:
     luck = Random(seed)
     files = luck.randint(1, 8)
     gap = 10 ** luck.uniform(-2, 0.3)
@@ -148,7 +148,7 @@ class _Session:
         self.saved = 0
         way = kept.way
         own = {"trial_id": "t", "metric_name": "value", "max_epoch": way.epochs}
-        place = place_of(**own, restore=restore, start_epoch=start)
+        place = make_place(**own, restore=restore, start_epoch=start)
         text = json.dumps(asdict(way)).replace("{", "{{").replace("}", "}}")
         command = f"""sh -c 'exec "$@" >>"$0"' {self._log} python main.py '{text}'"""
         program = Program(
@@ -182,7 +182,7 @@ class _Session:
         if report.checkpoint is not None:
             copy = self._folder / f"{self._number}-{report.epoch}"
             load(report.checkpoint, copy)
-            kept.found[report.epoch] = _found(copy, kept.way)
+            kept.found[report.epoch] = _read_epochs(copy, kept.way)
             self.checkpoint = report.checkpoint
             self.saved = report.epoch
         if report.epoch == kept.way.pause:
@@ -192,7 +192,7 @@ class _Session:
             self._run.stop()
 
 
-def _found(copy: Path, way: Way) -> list[str]:
+def _read_epochs(copy: Path, way: Way) -> list[str]:
     """Return which epoch each file of the newest save in a checkpoint is of."""
     folder = copy
     if not way.in_place:

@@ -204,7 +204,7 @@ def test_a_table_without_names_is_refused(tmp_path: Path) -> None:
         ([0, 390, 391], [0, None, None]),
     ],
 )
-def test_steps_are_epochs_as_long_as_they_go_on_by_one(
+def test_consecutive_steps_are_epochs(
     tmp_path: Path, steps: list[int], epochs: list[float | None]
 ) -> None:
     readings = MetricFiles(tmp_path, "log.jsonl", "loss")
@@ -213,7 +213,7 @@ def test_steps_are_epochs_as_long_as_they_go_on_by_one(
     assert [reading.epoch for reading in readings.more()] == epochs
 
 
-def test_a_file_that_was_not_written_is_named_with_those_that_were(
+def test_unwritten_file_names_others(
     trial: Callable[[str, str], Trial],
 ) -> None:
     run = trial(CSV.replace("report_read()", "pass"), "logs/*.csv")

@@ -14,7 +14,7 @@ from cloudtune.train.programs.metric_parsers import Readings
 Write = Callable[[float], str]
 
 
-def grouped(comma: str, point: str) -> Write:
+def group_digits(comma: str, point: str) -> Write:
     def write(value: float) -> str:
         text = f"{value:,.4f}"
         return text.replace(",", "\0").replace(".", point).replace("\0", comma)
@@ -32,10 +32,10 @@ BY_POINT: dict[str, Write] = {
     "capital": lambda value: f"{value:.3E}",
     "sign": lambda value: f"{value:+.4f}",
     "minus": lambda value: f"{value:.4f}".replace("-", "\u2212"),
-    "thousands": grouped(",", "."),
-    "underscores": grouped("_", "."),
-    "swiss": grouped("'", "."),
-    "narrow space": grouped("\u202f", "."),
+    "thousands": group_digits(",", "."),
+    "underscores": group_digits("_", "."),
+    "swiss": group_digits("'", "."),
+    "narrow space": group_digits("\u202f", "."),
     "percent": lambda value: f"{value:.4f}%",
     "percent apart": lambda value: f"{value:.4f} %",
     "seconds": lambda value: f"{value:.4f}s",
@@ -52,8 +52,8 @@ BY_POINT: dict[str, Write] = {
     "bold half": lambda value: f"{value:.4f}"[:3] + "\x1b[1m" + f"{value:.4f}"[3:] + "\x1b[22m",
 }
 BY_COMMA: dict[str, Write] = {
-    "german": grouped(".", ","),
-    "french": grouped("\u202f", ","),
+    "german": group_digits(".", ","),
+    "french": group_digits("\u202f", ","),
     "plain": lambda value: f"{value:.4f}".replace(".", ","),
     "exponent": lambda value: f"{value:.4e}".replace(".", ","),
     "percent": lambda value: f"{value:.2f} %".replace(".", ","),
@@ -71,7 +71,7 @@ PATTERNS = (
 )
 
 
-def drawn(luck: random.Random) -> float:
+def draw_number(luck: random.Random) -> float:
     value = luck.choice([luck.random(), 10 ** luck.uniform(-12, 8), luck.randrange(100_000)])
     return luck.choice([1, 1, -1]) * float(value)
 
@@ -84,7 +84,7 @@ def drawn_line(luck: random.Random) -> tuple[str, float]:
     by_comma = luck.random() < 0.2
     name = luck.choice(list(BY_COMMA if by_comma else BY_POINT))
     write = (BY_COMMA if by_comma else BY_POINT)[name]
-    value = drawn(luck)
+    value = draw_number(luck)
     shown = f"{value:.4f}"
     shown = {"general": f"{value:.6g}", "capital": f"{value:.3E}"}.get(name, shown)
     shown = f"{value:.4e}" if name == "exponent" else shown

@@ -23,7 +23,7 @@ from cloudtune.train.programs.running import EpochNumbers, Post, command_run
 from cloudtune.train.programs.snapshots import last_write
 from cloudtune.train.programs.whole_saves import find_unfinished_save
 from cloudtune.train.progress_cursor import Progress
-from tests.train.sessions import place_of
+from tests.train.sessions import make_place
 
 SCRIPT = """
 import argparse, os, pathlib, sys, time
@@ -91,7 +91,7 @@ class Trial:
         script may write its file again before the last save was seen to be whole.
         """
         own = {"trial_id": "t", "metric_name": "value", "max_epoch": 100}
-        place = place_of(**own, restore=restore, start_epoch=at)
+        place = make_place(**own, restore=restore, start_epoch=at)
         self._sessions += 1
         log = self._folder / f"t.{self._sessions}.log"
         log.touch()
@@ -144,7 +144,7 @@ def test_a_checkpoint_has_the_files_of_its_epoch(tmp_path: Path, kind: str) -> N
     assert all(trained == epoch for epoch, trained in trial.saved.items()), trial.saved
 
 
-def test_a_file_is_not_taken_while_it_is_being_opened(tmp_path: Path) -> None:
+def test_opening_file_is_not_read(tmp_path: Path) -> None:
     """It is emptied before it shows as open, and a process runs on while a signal reaches it."""
     trial = Trial(tmp_path, "saves after+over and over")
     trial.session(until=8, saves=8)
@@ -221,7 +221,7 @@ def test_a_report_belongs_to_the_epoch_that_it_names(
     assert positions(Progress(), *own, from_zero=from_zero) == expected
 
 
-def test_the_epoch_of_a_line_is_of_the_next_report(tmp_path: Path) -> None:
+def test_line_epoch_is_of_next_report(tmp_path: Path) -> None:
     path = tmp_path / "log"
     readings = Readings(path, "value", PRINTED, first=7)
     path.write_text(

@@ -33,16 +33,14 @@ def test_a_save_is_kept_whole_or_not_at_all(tmp_path: Path, way: Way) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["save first", "report first"])
-def test_a_quick_save_before_the_next_line_does_not_lose_the_last_one(
-    tmp_path: Path, before: bool
-) -> None:
+def test_quick_save_keeps_last_line(tmp_path: Path, before: bool) -> None:
     way = Way(2, 0.001, 1.0, before, in_place=True, epochs=3, goes_on=True)
     kept = play(way, tmp_path / "trial")
     assert 3 in kept.found
     assert kept.torn == []
 
 
-def test_a_save_between_a_report_and_another_line_says_nothing_of_the_order() -> None:
+def test_save_between_lines_sets_no_order() -> None:
     order = SaveOrder()
     between = Look(100.0, 99.99, 0.02, False, math.inf, is_last_line=False, reports=1)
     assert order.learn(between), "it is of this report"
@@ -51,7 +49,7 @@ def test_a_save_between_a_report_and_another_line_says_nothing_of_the_order() ->
     assert order.after is False, "it was there before the report was looked for"
 
 
-def test_an_unknown_save_rests_for_as_long_as_it_took() -> None:
+def test_unknown_save_rests_its_duration() -> None:
     shapes = SaveShapes()
     first = ["checkpoint-1/a", "checkpoint-1/b"]
     assert shapes.quiet(first, 0.1) == shapes.quiet(first, 2.0) == 2.5
@@ -103,9 +101,7 @@ def test_what_a_format_says_of_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "trainer_state.json"])
-def test_a_file_that_only_has_the_name_of_a_format_is_no_torn_one(
-    name: str, tmp_path: Path
-) -> None:
+def test_misnamed_file_is_not_torn(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text("1" * 5000)
     assert find_unfinished_save([path]) is None

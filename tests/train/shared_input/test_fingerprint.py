@@ -28,14 +28,14 @@ def key(data: Any = None, name: str = "", collate: Any = list, **numbers: Any) -
     return fingerprint(Batches(data, order, size, last, collate), name)
 
 
-def scaled(by: float) -> Any:
+def scale_by(by: float) -> Any:
     return lambda sample: sample * by
 
 
 def test_equal_ones_made_apart_are_the_same() -> None:
     assert key() == key()
-    assert key(Images(torch.arange(5), transform=scaled(2))) == key(
-        Images(torch.arange(5), transform=scaled(2))
+    assert key(Images(torch.arange(5), transform=scale_by(2))) == key(
+        Images(torch.arange(5), transform=scale_by(2))
     )
 
 
@@ -53,7 +53,7 @@ def test_equal_ones_made_apart_are_the_same() -> None:
         {"data": Images(np.arange(10).reshape(10, 1))},
         {"data": Images(torch.arange(10))},
         {"data": Images(np.arange(10), turn=5)},
-        {"data": Images(np.arange(10), transform=scaled(2))},
+        {"data": Images(np.arange(10), transform=scale_by(2))},
         {"data": TensorDataset(torch.arange(10))},
     ],
 )
@@ -62,7 +62,7 @@ def test_whatever_makes_other_batches_tells_them_apart(other: dict[str, Any]) ->
 
 
 def test_what_a_function_has_taken_from_around_it_counts() -> None:
-    two, three = (Images(np.arange(3), transform=scaled(by)) for by in (2, 3))
+    two, three = (Images(np.arange(3), transform=scale_by(by)) for by in (2, 3))
     assert key(two) != key(three)
 
 
@@ -73,7 +73,7 @@ def test_other_numbers_deep_in_a_large_tensor_are_noticed() -> None:
     assert key(Images(large)) != key(Images(other))
 
 
-def test_what_cannot_be_compared_is_reported_and_may_be_named(tmp_path: Path) -> None:
+def test_incomparable_datasets_are_reported(tmp_path: Path) -> None:
     with (tmp_path / "data").open("w+b") as file:
         data = Images(np.arange(10), transform=file)
         with pytest.raises(UnknownDataError, match=r"compared with others' .*an open file"):
@@ -92,7 +92,7 @@ data = Mine()
 """
 
 
-def test_programs_that_each_define_their_dataset_have_the_same_one() -> None:
+def test_equal_datasets_share_a_fingerprint() -> None:
     """As where trials are commands: cloudpickle has another number for a class in each process."""
 
     def tell(program: str, channel: Any) -> None:

@@ -184,7 +184,7 @@ def test_as_many_processes_load_as_one_loader_wants(trials: Trials, alone: list[
     assert len(trials.loaders()) == 2
 
 
-def test_the_trial_that_began_may_end_and_others_go_on(trials: Trials, alone: list[Batch]) -> None:
+def test_first_trial_may_end(trials: Trials, alone: list[Batch]) -> None:
     trials.begin(pause=0.1, stop=4)
     wait_for((trials.folder / "loaded").exists)
     together = trials.together(2)

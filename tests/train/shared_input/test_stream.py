@@ -27,18 +27,18 @@ def read(stream: Stream, seat: StreamSeat, epoch: int, numbers: range, now: floa
         assert stream.place(at) == (epoch, number)
 
 
-def begun(length: int = 100, loaders: int = 1) -> tuple[Stream, StreamSeat]:
+def begin_stream(length: int = 100, loaders: int = 1) -> tuple[Stream, StreamSeat]:
     stream, first = Stream(length, loaders), StreamSeat()
     assert stream.ask(first, 1, 0, 0.0)
     return stream, first
 
 
 def test_it_runs_a_few_ahead_of_who_is_furthest() -> None:
-    stream, first = begun()
+    stream, first = begin_stream()
     assert load(stream, LATER) == list(range(AHEAD + 1))
     assert stream.give(first) == 0
     assert load(stream, LATER) == [AHEAD + 1]
-    two, _ = begun(loaders=2)
+    two, _ = begin_stream(loaders=2)
     assert len(load(two, LATER)) == 2 * AHEAD + 1
 
 
@@ -51,7 +51,7 @@ def test_it_gathers_first_and_begins_with_those_behind() -> None:
 
 
 def test_who_comes_far_behind_or_ahead_is_sent_elsewhere() -> None:
-    stream, first = begun()
+    stream, first = begin_stream()
     read(stream, first, 1, range(KEPT + 10))
     assert not stream.ask(StreamSeat(), 1, 0, LATER)
     assert not stream.ask(StreamSeat(), 1, 99, LATER)
@@ -60,7 +60,7 @@ def test_who_comes_far_behind_or_ahead_is_sent_elsewhere() -> None:
 
 
 def test_no_more_memory_is_kept_than_may_be() -> None:
-    stream, first = begun(1000)
+    stream, first = begin_stream(1000)
     for number in range(50):
         assert stream.ask(first, 1, number, LATER)
         while (at := stream.due(LATER)[0]) is not None:
@@ -71,7 +71,7 @@ def test_no_more_memory_is_kept_than_may_be() -> None:
 
 
 def test_a_slow_trial_is_waited_for_once_an_epoch() -> None:
-    stream, quick = begun(1000)
+    stream, quick = begin_stream(1000)
     slow = StreamSeat()
     assert stream.ask(slow, 1, 0, 0.0)
     load(stream, LATER)
@@ -92,7 +92,7 @@ def test_a_slow_trial_is_waited_for_once_an_epoch() -> None:
 
 def test_no_trial_is_given_up_for_a_coming_batch() -> None:
     """What it has asked for would be let go as it comes, and it would wait for ever."""
-    stream, quick = begun(1000, loaders=2)
+    stream, quick = begin_stream(1000, loaders=2)
     slow = StreamSeat()
     assert stream.ask(slow, 1, 0, 0.0)
     stream.note_begin(0, LATER)  # by a loader that takes its time
@@ -106,7 +106,7 @@ def test_no_trial_is_given_up_for_a_coming_batch() -> None:
 
 
 def test_who_is_between_epochs_is_waited_for_too() -> None:
-    stream, first = begun(40)
+    stream, first = begin_stream(40)
     second = StreamSeat()
     assert stream.ask(second, 1, 0, 0.0)
     for number in range(40):
@@ -163,7 +163,7 @@ def test_promises_come_in_order(length: int, loaders: int, moves: list[tuple[int
 
 
 def test_an_epoch_that_is_broken_off_holds_none_up() -> None:
-    stream, first = begun(1000)
+    stream, first = begin_stream(1000)
     read(stream, first, 1, range(5))
     stream.rest(first)
     read(stream, first, 2, range(5))

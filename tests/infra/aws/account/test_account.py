@@ -12,9 +12,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from cloudtune.api.experiments import for_renting
 from cloudtune.errors import CloudtuneError
-from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies, stack
 from cloudtune.infra.aws.account.inventory import (
     Inventory,
@@ -30,9 +28,9 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint, at_place
 from tests.aws_stand_in.account import allow
 from tests.bench import called
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import experiment_on_aws
 from tests.builders.values import present
-from tests.infra.aws.account.test_policies import types_of
+from tests.infra.aws.account.test_policies import list_types
 
 REGION = "us-east-1"
 BUCKET = "cloudtune-123456789012-us-east-1-an"
@@ -96,7 +94,7 @@ def test_setup_shows_and_creates_once(capsys: pytest.CaptureFixture[str]) -> Non
     policy = boto3.client("iam", REGION).get_role_policy(
         RoleName="cloudtune-head-us-east-1", PolicyName="cloudtune"
     )["PolicyDocument"]
-    assert types_of(policy) == ["g4dn.*", "p3.*"]
+    assert list_types(policy) == ["g4dn.*", "p3.*"]
     other = called(capsys, "aws", "setup", "--yes", "--instances", "g5.*")
     assert "This will\n  update HeadRole: role of the instance that controls a run" in other.out
     assert other.out.count("\n  ") == 1
@@ -113,21 +111,13 @@ def test_setup_shows_and_creates_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert "0.0.0.0/0 may reach instances, and no run needs it" in open_to_all.out
 
 
-def renting(tmp_path: Path, **more: Any) -> Experiment:
-    """Return an experiment on AWS that names nothing but a type, and `more`."""
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    fields = {**FIELDS, "limits": {"budget": "$1"}, "directory": str(tmp_path), **more}
-    cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], **more.get("cloud", {})}
-    return for_renting({**fields, "cloud": cloud}, {})
-
-
 def test_aws_is_all_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bare = renting(tmp_path)
+    bare = experiment_on_aws(tmp_path)
     assert (bare.cloud.security_group, bare.cloud.instance_profile) == (None, None)
     assert not bare.storage.startswith("s3://")
 
     assert called(capsys, "aws", "setup", "--yes").code == 0
-    full = renting(tmp_path)
+    full = experiment_on_aws(tmp_path)
     assert full.storage == f"s3://{BUCKET}/cloudtune"
     assert full.cloud.image == account_now().image
     assert full.cloud.security_group == account_now().group
@@ -138,12 +128,12 @@ def test_aws_is_all_it_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     a_month, address = 0.08 * disk / 30 / 24, 0.005
     assert full.charges.per_instance_hour == pytest.approx(a_month + address)
     own = {"storage": "s3://mine/x", "charges": {"per_instance_hour": 0.5}}
-    kept = renting(tmp_path, **own, cloud={"image": "ami-1"})
+    kept = experiment_on_aws(tmp_path, **own, cloud={"image": "ami-1"})
     assert (kept.storage, kept.cloud.image) == ("s3://mine/x", "ami-1")
     assert kept.charges.per_instance_hour == 0.5
 
 
-def test_the_image_is_of_the_newest_ubuntu_that_there_is(
+def test_image_has_newest_ubuntu(
     account: EmulatorControl, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stand-in has 22.04 and 24.04, and 26.04 is out as well."""
@@ -153,7 +143,7 @@ def test_the_image_is_of_the_newest_ubuntu_that_there_is(
     boto3.client("ec2", REGION).describe_vpcs()  # it registers the images
     ssm.get_parameter(Name=name.format("24.04"))
     assert re.search(r"image: ami-\w+ \(Ubuntu 24\.04\)", called(capsys, "aws", "check").out)
-    assert renting(tmp_path).cloud.image == "ami-0c1000000000e8664"
+    assert experiment_on_aws(tmp_path).cloud.image == "ami-0c1000000000e8664"
     for year, month, versions in [
         (2026, 3, ["24.04", "22.04"]),
         (2026, 11, ["26.04", "24.04", "22.04"]),
@@ -165,7 +155,7 @@ def test_the_image_is_of_the_newest_ubuntu_that_there_is(
         assert supported_ubuntus(at) == versions
 
 
-def test_spot_p6_has_a_quota_that_is_found_by_its_name(
+def test_spot_p6_quota_is_found_by_name(
     account: EmulatorControl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     account.add({"kind": "quota", "type": "p6*", "market": "spot", "vcpus": 0})
@@ -201,7 +191,7 @@ def test_runs_use_the_network_and_tags(
     named = (*network, "--tag", "team=vision", "--boundary", boundary)
     called(capsys, "aws", "setup", "--yes", *named, "--role-path", "/vision/").succeeded()
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
-    settings = renting(tmp_path).cloud
+    settings = experiment_on_aws(tmp_path).cloud
     assert settings.subnets == {"us-east-1a": first, "us-east-1b": third}
     assert settings.tags == {"team": "vision"}
     group = ec2.describe_security_groups(GroupIds=[settings.security_group or ""])
@@ -210,13 +200,13 @@ def test_runs_use_the_network_and_tags(
     assert {"Key": "team", "Value": "vision"} in role["Tags"]
     assert role["PermissionsBoundary"]["PermissionsBoundaryArn"] == boundary
     assert role["Arn"].endswith(":role/vision/cloudtune-head-us-east-1")
-    assert renting(tmp_path, cloud={"zones": ["us-east-1c"]}).cloud.subnets == {}
+    assert experiment_on_aws(tmp_path, cloud={"zones": ["us-east-1c"]}).cloud.subnets == {}
     fewer = called(capsys, "aws", "setup", "--yes", "--subnets", second)
     assert "This will\n  update the settings of the stack\n" in fewer.out
-    assert renting(tmp_path).cloud.subnets == {"us-east-1a": second}
-    assert renting(tmp_path).cloud.tags == {"team": "vision"}, "as before"
+    assert experiment_on_aws(tmp_path).cloud.subnets == {"us-east-1a": second}
+    assert experiment_on_aws(tmp_path).cloud.tags == {"team": "vision"}, "as before"
 
-    cloud = AWS.open(renting(tmp_path), tmp_path, pace=False)
+    cloud = AWS.open(experiment_on_aws(tmp_path), tmp_path, pace=False)
     request = {**at_place(cloud.request, cloud.places, ""), "InstanceType": "g4dn.xlarge"}
     AWS.calls(cloud.endpoint).run_instance("t", cloud.tags, request)
     account.move_clock(2.0)  # until EC2 shows the instance
@@ -246,9 +236,9 @@ def test_a_key_encrypts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"ok       {KEY} encrypts it" in called(capsys, "aws", "check").out
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out, "as before"
     person = called(capsys, "aws", "policy", "person").json
-    assert types_of(person) == ["m6i.large"]
+    assert list_types(person) == ["m6i.large"]
 
-    wanted = renting(tmp_path)
+    wanted = experiment_on_aws(tmp_path)
     (disk,) = wanted.cloud.request["BlockDeviceMappings"]
     assert disk["Ebs"].items() >= {"Encrypted": True, "KmsKeyId": KEY}.items()
     head = AWS.head(wanted, tmp_path)
@@ -259,11 +249,11 @@ def test_a_key_encrypts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     AWS.calls(Endpoint(REGION)).run_instance("t", {"cloudtune:run": "r"}, request)
     (volume,) = boto3.client("ec2", REGION).describe_volumes()["Volumes"]
     assert (volume["Encrypted"], volume["KmsKeyId"]) == (True, KEY)
-    other_type = AWS.head(renting(tmp_path, cloud={"head_type": "m5.large"}), tmp_path)
+    other_type = AWS.head(experiment_on_aws(tmp_path, cloud={"head_type": "m5.large"}), tmp_path)
     assert other_type is not None
     assert other_type.instance_type == "m5.large"
     own = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200}}]
-    kept = renting(tmp_path, cloud={"request": {"BlockDeviceMappings": own}})
+    kept = experiment_on_aws(tmp_path, cloud={"request": {"BlockDeviceMappings": own}})
     assert kept.cloud.request["BlockDeviceMappings"] == own
 
     boto3.client("s3", REGION).delete_bucket_encryption(Bucket=BUCKET)
@@ -289,7 +279,7 @@ def test_an_admin_deploys_the_printed_template(
     deploy(printed.out)
     assert called(capsys, "aws", "check").code == 1, "AWS's role for spot isn't in the stack"
     assert missing() == ["the role of spot.amazonaws.com"]
-    assert renting(tmp_path).storage == f"s3://{BUCKET}/cloudtune"
+    assert experiment_on_aws(tmp_path).storage == f"s3://{BUCKET}/cloudtune"
 
 
 def deploy(body: str, **parameters: str) -> None:
@@ -331,7 +321,7 @@ def squat(name: str, region: str) -> None:
     theirs.put_bucket_tagging(Bucket=name, Tagging={"TagSet": [{"Key": TAG, "Value": "1"}]})
 
 
-def test_a_squatted_name_stops_setup_only_without_own_namespaces(
+def test_squatted_bucket_name_stops_setup(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In the shared namespace its name tells anyone what a bucket of ours will be called."""

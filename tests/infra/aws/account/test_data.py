@@ -1,12 +1,10 @@
 """Data in a bucket of AWS: setup lets heads and instances read it, and a run says what it lacks."""
 
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
 
-from cloudtune.api.experiments import for_renting
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.emulator.requests import Access
@@ -15,7 +13,7 @@ from cloudtune.running.runner import preflight
 from cloudtune.runs.job import read_charges
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import experiment_on_aws
 
 REGION = "us-east-1"
 GIGABYTE = 10**9
@@ -34,10 +32,7 @@ def account(own_account: Access) -> None:
 
 def renting(tmp_path: Path, **data: str) -> Experiment:
     (tmp_path / "x").mkdir(exist_ok=True)
-    (tmp_path / "x" / "train.py").write_text("def train(config): ...\n")
-    cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], "region": REGION}
-    more: dict[str, Any] = {"limits": {"budget": "$1"}, "directory": str(tmp_path / "x")}
-    return for_renting({**FIELDS, **more, "data": data, "cloud": cloud}, {})
+    return experiment_on_aws(tmp_path / "x", data=data)
 
 
 def test_a_run_names_what_its_instances_may_not_read(
@@ -105,9 +100,7 @@ def test_requests_and_transfer_are_charged(
     assert read_charges(renting(tmp_path, train="s3://near/sets")).usd_per_launch == 1.0
 
 
-def test_a_folder_of_the_laptop_goes_into_the_runs_bucket(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_laptop_folder_goes_to_bucket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     called(capsys, "aws", "setup", "--yes").succeeded()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.gz").write_bytes(b"not zipped")

@@ -84,7 +84,7 @@ def test_an_interrupt_leaves_nothing(emulator: Emulator, cut: int) -> None:
     assert left_in_bucket() == 0
 
 
-def test_a_launch_whose_answer_is_lost_is_ended_too(emulator: Emulator) -> None:
+def test_unanswered_launch_is_ended(emulator: Emulator) -> None:
     clients, endpoint = Clients(make_endpoint(emulator.access)), make_endpoint(emulator.access)
     fault = {"kind": "lost-answer", "action": "RunInstances", "times": 9}
     EmulatorControl(emulator.access).add(fault)

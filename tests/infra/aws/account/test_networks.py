@@ -16,6 +16,7 @@ from cloudtune.infra.provider import at_place
 from cloudtune.running import runner
 from cloudtune.runs import home
 from tests.bench import TRAIN, called
+from tests.builders.experiments import write_experiment
 
 REGION = "us-east-1"
 EXPERIMENT = """
@@ -82,18 +83,17 @@ class Vpc:
 def account(
     own_account: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> EmulatorControl:
-    (tmp_path / "train.py").write_text(TRAIN.format(trouble=""))
-    (tmp_path / "experiment.yaml").write_text(EXPERIMENT)
+    write_experiment(tmp_path, EXPERIMENT, TRAIN.format(trouble=""))
     monkeypatch.chdir(tmp_path)
     return EmulatorControl(own_account)
 
 
-def launched() -> list[Any]:
+def list_launches() -> list[Any]:
     reservations = boto3.client("ec2", REGION).describe_instances()["Reservations"]
     return [instance for one in reservations for instance in one["Instances"]]
 
 
-def test_nothing_is_rented_in_subnets_without_a_way_out(
+def test_subnets_without_exit_are_unused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     vpc = Vpc()
@@ -112,7 +112,7 @@ def test_nothing_is_rented_in_subnets_without_a_way_out(
     assert f"; {second} (us-east-1b) has no way" in refused.err
     assert "Add a route to a NAT gateway or to an internet gateway" in refused.err
     assert refused.err.rstrip().endswith("nothing was launched")
-    assert launched() == []
+    assert list_launches() == []
 
 
 def plan_places(experiment: str = "experiment.yaml") -> tuple[Any, Any]:
@@ -123,7 +123,7 @@ def plan_places(experiment: str = "experiment.yaml") -> tuple[Any, Any]:
     return head, AWS.open(wanted, home.home(), pace=False)
 
 
-def test_public_addresses_are_asked_for_where_nothing_else_works(
+def test_public_addresses_are_a_last_resort(
     account: EmulatorControl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     vpc = Vpc()
@@ -150,7 +150,7 @@ def test_public_addresses_are_asked_for_where_nothing_else_works(
             asked = {**at_place(request, places, zone), "InstanceType": kind}
             AWS.calls(cloud.endpoint).run_instance(f"{zone}{number}", {"a": "b"}, asked)
             account.move_clock(2.0)  # until EC2 shows the instance
-            (instance,) = [it for it in launched() if it["ClientToken"] == f"{zone}{number}"]
+            (instance,) = [it for it in list_launches() if it["ClientToken"] == f"{zone}{number}"]
             assert instance["SubnetId"] == {"us-east-1a": public, "us-east-1b": private}[zone]
             (interface,) = instance["NetworkInterfaces"]
             assert ("PublicIp" in interface.get("Association", {})) == has_address
@@ -171,7 +171,7 @@ def test_endpoints_are_enough_for_what_they_lead_to(
     refused = called(capsys, "run", "experiment.yaml", "--yes")
     assert refused.code == 2
     assert "the head couldn't install its packages at its first boot" in refused.err
-    assert launched() == []
+    assert list_launches() == []
     assert f"{subnet} in us-east-1a: private, with endpoints of ec2, s3 alone" in (
         called(capsys, "aws", "check").succeeded().out
     )
@@ -205,7 +205,7 @@ def test_a_head_is_asked_for_in_each_subnet(
     calls = AWS.calls(cloud.endpoint)
     instance = launch.launch(calls, "r", remote, head, lambda _: {}, say=said.append)
     account.move_clock(2.0)  # until EC2 shows the instance
-    (there,) = launched()
+    (there,) = list_launches()
     assert (there["InstanceId"], there["SubnetId"]) == (instance, vpc.subnets[1])
     assert said[0].startswith("note: no head of type m7i.large in us-east-1a: ")
 

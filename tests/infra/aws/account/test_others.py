@@ -2,12 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
 
-from cloudtune.api.experiments import for_renting
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.aws.account import policies
@@ -17,7 +15,7 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.running.runner import preflight
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import experiment_on_aws
 
 REGION = "us-east-1"
 ROLE = "arn:aws:iam::123456789012:role/team/mine"
@@ -33,21 +31,13 @@ def account(own_account: Access) -> None:
     iam.add_role_to_instance_profile(InstanceProfileName="my-profile", RoleName="mine")
 
 
-def renting(tmp_path: Path, profile: str | None = None, **fields: Any) -> Experiment:
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], "region": REGION}
-    cloud |= {"instance_profile": profile} if profile else {}
-    more: dict[str, Any] = {"limits": {"budget": "$1"}, "directory": str(tmp_path)}
-    return for_renting({**FIELDS, **more, **fields, "cloud": cloud}, {})
-
-
 def lacks(experiment: Experiment, *, has_head: bool = True) -> list[str]:
     return list(lacking_rights(experiment, has_head=has_head))
 
 
 def test_another_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     called(capsys, "aws", "setup", "--yes").succeeded()
-    wanted = renting(tmp_path, storage="s3://ours-too/runs")
+    wanted = experiment_on_aws(tmp_path, storage="s3://ours-too/runs")
     with pytest.raises(UsageError) as refused:
         preflight(wanted)
     setup = "`cloudtune aws setup --region us-east-1 --storage s3://ours-too/runs`"
@@ -58,17 +48,17 @@ def test_another_storage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     allowed = called(capsys, "aws", "setup", "--yes", "--storage", "s3://ours-too/runs")
     allowed.succeeded("update NodeRole", "update HeadRole")
     preflight(wanted)
-    preflight(renting(tmp_path))
-    assert lacks(renting(tmp_path, storage="s3://ours-too/run"))
+    preflight(experiment_on_aws(tmp_path))
+    assert lacks(experiment_on_aws(tmp_path, storage="s3://ours-too/run"))
     assert "nothing to create" in called(capsys, "aws", "setup", "--yes").out
 
 
 def test_another_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     called(capsys, "aws", "setup", "--yes").succeeded()
-    assert lacks(renting(tmp_path, "none")) == [
+    assert lacks(experiment_on_aws(tmp_path, {"instance_profile": "none"})) == [
         "cloud.instance_profile: the account has no instance profile none"
     ]
-    wanted = renting(tmp_path, "my-profile")
+    wanted = experiment_on_aws(tmp_path, {"instance_profile": "my-profile"})
     assert lacks(wanted) == [
         (
             f"cloud.instance_profile: heads may not give instances {ROLE}: `cloudtune aws setup "

@@ -15,7 +15,7 @@ from cloudtune.infra.heads.store import BOOT, ORDER, PARCEL, RECORD, STATE, STOP
 from tests.aws_stand_in.policies import Asked, verdict
 
 
-def types_of(policy: Mapping[str, Any]) -> list[str] | None:
+def list_types(policy: Mapping[str, Any]) -> list[str] | None:
     conditions = (it.get("Condition", {}).get("StringLike", {}) for it in policy["Statement"])
     return next((its["ec2:InstanceType"] for its in conditions if its), None)
 
@@ -23,7 +23,7 @@ def types_of(policy: Mapping[str, Any]) -> list[str] | None:
 IN_REGION = {"StringEquals": {"aws:RequestedRegion": "eu-west-1"}}
 
 
-def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
+def test_policies_stay_within_their_region() -> None:
     place = Place("111122223333", "eu-west-1", ("g5.*",))
     for document in (policies.head(place), policies.person(place), policies.node(place)):
         for statement in document["Statement"]:
@@ -40,9 +40,9 @@ def test_no_policy_reaches_beyond_its_region_types_or_tags() -> None:
                 assert statement["Condition"] == {
                     "Null": {"aws:ResourceTag/cloudtune:run": "false"}
                 }
-    assert types_of(policies.head(place)) == ["g5.*"]
-    assert types_of(policies.person(place)) == ["m7i.large", "m7i-flex.large"]
-    assert types_of(policies.node(place)) is None
+    assert list_types(policies.head(place)) == ["g5.*"]
+    assert list_types(policies.person(place)) == ["m7i.large", "m7i-flex.large"]
+    assert list_types(policies.node(place)) is None
 
 
 NODES_BUCKET = "arn:aws:s3:::cloudtune-111122223333-eu-west-1-an/cloudtune"

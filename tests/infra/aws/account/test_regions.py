@@ -24,6 +24,7 @@ from cloudtune.running.regions import after
 from cloudtune.runs import home
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
+from tests.builders.experiments import write_experiment
 from tests.builders.machines import profile
 
 PRICES = {"us-east-1": 0.526, "us-east-2": 0.2, "eu-west-1": 0.1}
@@ -69,9 +70,7 @@ def experiment(tmp_path: Path) -> Path:
     script.write_text("def train(config, epochs):\n    yield {'loss': 0.0}\n")
     speeds = replace(profile({1: 20.0}, name="g4dn.xlarge"), script_hash=script_hash(script))
     store.write(tmp_path / "speeds.json", [speeds])
-    path = tmp_path / "experiment.yaml"
-    path.write_text(f"{EXPERIMENT}  regions: [us-east-1, us-east-2, eu-west-1]\n")
-    return path
+    return write_experiment(tmp_path, f"{EXPERIMENT}  regions: [us-east-1, us-east-2, eu-west-1]\n")
 
 
 def test_a_plan_is_made_in_the_cheapest_region(
@@ -89,7 +88,7 @@ def test_a_plan_is_made_in_the_cheapest_region(
     assert "`cloudtune aws setup --region REGION`" in planned.err
 
 
-def test_data_that_crosses_regions_is_counted_and_may_decide(
+def test_cross_region_data_counts(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost", "-o", "json")
@@ -109,7 +108,7 @@ def test_data_that_crosses_regions_is_counted_and_may_decide(
     assert much.json["plan"]["estimate"]["dollars"] < 0.05, "where the data is nothing is added"
 
 
-def test_if_no_plan_fits_the_first_region_says_why(
+def test_infeasible_regions_say_why(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (experiment, "--profile", tmp_path / "speeds.json", "--objective", "cost")
@@ -119,7 +118,7 @@ def test_if_no_plan_fits_the_first_region_says_why(
     assert f"Region us-east-1 ({unfit}); next us-east-2 ({unfit})" in planned.err
 
 
-def test_any_is_each_region_that_the_account_has_enabled(
+def test_any_means_enabled_regions(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment.write_text(f"{EXPERIMENT}  regions: any\n")
@@ -148,7 +147,7 @@ def without_room(wanted: Any, *, trained: bool = False) -> Any:
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("way", ["command", "python"])
-def test_a_run_without_room_goes_to_the_next_region(
+def test_full_region_yields_to_next(
     experiment: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -1,12 +1,10 @@
 """Secrets in stores of AWS: setup lets instances read those that it names, and a run says which."""
 
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
 
-from cloudtune.api.experiments import for_renting
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.emulator.requests import Access
@@ -15,7 +13,7 @@ from cloudtune.running import variables
 from cloudtune.running.runner import preflight
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import Bench, called
-from tests.builders.experiments import FIELDS
+from tests.builders.experiments import experiment_on_aws
 
 REGION = "us-east-1"
 TOKEN = "hf-of-nobody"
@@ -31,10 +29,7 @@ def account(own_account: Access) -> None:
 
 
 def renting(tmp_path: Path, **secrets: str) -> Experiment:
-    (tmp_path / "train.py").write_text("def train(config): ...\n")
-    cloud = {"provider": "aws", "instances": ["g4dn.xlarge"], "region": REGION}
-    more: dict[str, Any] = {"limits": {"budget": "$1"}, "directory": str(tmp_path)}
-    return for_renting({**FIELDS, **more, "secrets": secrets, "cloud": cloud}, {})
+    return experiment_on_aws(tmp_path, secrets=secrets)
 
 
 def test_a_run_names_what_its_instances_may_not_read(
