@@ -45,9 +45,9 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.prediction import draw_rentable
+from cloudtune.forecast.problem import build_problem, stored_profiles
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.planning.forecasting import draw_rentable
-from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.runs.figures import figures
 from cloudtune.runs.job import make_policy, max_instances
 from cloudtune.strategies.offers import by_worth, means_within
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from benchmarks.strategies_cells import Ground
-    from cloudtune.planning.stages import Problem
+    from cloudtune.forecast.staged_plans import Problem
 
 PROFILE = "resnet50-cifar10@v100"
 CHOICES: dict[str, dict[str, Any]] = {

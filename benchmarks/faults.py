@@ -47,8 +47,8 @@ from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.policy.base import Brakes, Metric
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import Planning, follow
 from cloudtune.policy.registry import chosen, components, run_policy
+from cloudtune.policy.schedule.stages import Planning, follow
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 from tests.builders import flapped

@@ -23,11 +23,11 @@ import pandas as pd
 
 from benchmarks.runner import in_processes, parser
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import make, prediction
+from cloudtune.forecast.problem import build_problem
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning import forecasting, make
-from cloudtune.planning.problem import build_problem
 
 MARKETS = ("on-demand", "spot", "any")
 NEAR = 0.05
@@ -110,10 +110,10 @@ def _planned(number: int, folder: Path) -> make.Planned | None:
         return None
 
 
-class Elsewhere(forecasting.PlayedRuns):
+class Elsewhere(prediction.PlayedRuns):
     """Runs that aren't those of the forecast, however many events they take."""
 
-    def _play(self, seed: int) -> forecasting.PlayedRun:
+    def _play(self, seed: int) -> prediction.PlayedRun:
         return replace(super()._play(seed + APART), events=0)
 
 

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING
 from benchmarks import large_job
 from benchmarks.runner import parser, print_table
 from cloudtune.api.experiments import load_experiment
-from cloudtune.planning.forecasting import PlayedRuns
-from cloudtune.planning.stages import PlanOptions, Question
-from cloudtune.running.problems import load_problem, read_limits
+from cloudtune.forecast.prediction import PlayedRuns
+from cloudtune.forecast.staged_plans import PlanOptions, Question
+from cloudtune.lifecycle.run_plan import load_problem, read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

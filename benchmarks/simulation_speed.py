@@ -25,9 +25,9 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.stages import PlanOptions
-from cloudtune.running.problems import load_problem, make_plan, read_limits
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.staged_plans import PlanOptions
+from cloudtune.lifecycle.run_plan import load_problem, make_plan, read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

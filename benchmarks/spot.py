@@ -25,18 +25,18 @@ from benchmarks.compare.replay import on_traces, replay, starts
 from benchmarks.compare.traces import read_traces
 from benchmarks.runner import parser, print_table
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import make
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.problem import build_problem, stored_profiles
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits
-from cloudtune.planning import make
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.problem import build_problem, stored_profiles
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
     from benchmarks.compare.replay import Replayed
-    from cloudtune.planning.make import Planned
+    from cloudtune.forecast.make import Planned
 
 SKYPILOT, GROUPS = "spot_traces_skypilot.csv", "ec2_asg_spot_bamboo.csv"
 # Each trace, by the share of its time (%) in which there is an instance, and of how many.

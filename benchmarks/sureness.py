@@ -25,17 +25,23 @@ import pandas as pd
 
 from benchmarks.one_price import MARKETS, TYPES, Elsewhere, made_experiment, made_profile
 from benchmarks.runner import in_processes, parser
+from cloudtune.forecast import make
+from cloudtune.forecast.problem import build_problem
+from cloudtune.forecast.staged_plans import (
+    EXACT,
+    SETUP_SECONDS,
+    PlanOptions,
+    Question,
+    build_request,
+)
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError
 from cloudtune.planners.estimate.outlook import fitting
 from cloudtune.planners.estimate.rollout import sample
-from cloudtune.planning import make
-from cloudtune.planning.problem import build_problem
-from cloudtune.planning.stages import EXACT, SETUP_SECONDS, PlanOptions, Question, build_request
 
 if TYPE_CHECKING:
+    from cloudtune.forecast.staged_plans import Problem
     from cloudtune.model.plans import Plan
-    from cloudtune.planning.stages import Problem
 
 # Seconds that a run needs before its stages and after them, about.
 _RESERVE = SETUP_SECONDS + 30.0

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cloudtune.api.runs import resume, run
     from cloudtune.errors import CloudtuneError, DetachedError
     from cloudtune.experiment import Experiment
+    from cloudtune.lifecycle.reporter import Reporter
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.running.reporter import Reporter
     from cloudtune.train.batch_scaling import GrowingBatch, batch_and_lr
     from cloudtune.train.calls import (
         epochs,
@@ -85,7 +85,7 @@ _HOMES = {
     "Experiment": "cloudtune.experiment",
     "InfeasibleError": "cloudtune.planners.base",
     "Plan": "cloudtune.api.plans",
-    "Reporter": "cloudtune.running.reporter",
+    "Reporter": "cloudtune.lifecycle.reporter",
     "Result": "cloudtune.api.results",
     "StopTraining": "cloudtune.train.session",
     "backward": "cloudtune.train.torch",

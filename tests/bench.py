@@ -24,15 +24,15 @@ from cloudtune.infra.aws.ec2 import Ec2
 from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import ensure_emulator, find_emulator, stop_emulator
+from cloudtune.lifecycle.runner import Ended
 from cloudtune.model.scaling import DELAYS, Measurement, ScalingProfile
 from cloudtune.private_files import UMASK_VARIABLE
 from cloudtune.profiles.store import script_hash, write
-from cloudtune.running.runner import Ended
 from cloudtune.runs.job import Job
 from tests.builders.experiments import write_experiment
 
 if TYPE_CHECKING:
-    from cloudtune.running.reporter import Reporter
+    from cloudtune.lifecycle.reporter import Reporter
 
 # Seconds in which what a test waits for comes to pass, on a machine that has other work.
 _PATIENCE = 600.0
@@ -510,7 +510,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     from cloudtune.engine.ledger import FileLedger
     from cloudtune.engine.loop import run as drive
     from cloudtune.engine.simulator import SimWorld, synthetic_metric
-    from cloudtune.running import dry_run, outcomes, runner
+    from cloudtune.lifecycle import dry_run, outcomes, runner
     from cloudtune.runs import home
 
     jobs: list[Job] = []

@@ -9,8 +9,8 @@ from cloudtune.errors import UsageError
 from cloudtune.model.plans import Charges, Limits, Remaining
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.explore import explore
-from cloudtune.policy.planned.stages import PLANNERS, compute_reserve, in_time_or_fastest
 from cloudtune.policy.registry import STRATEGIES
+from cloudtune.policy.schedule.stages import PLANNERS, compute_reserve, in_time_or_fastest
 
 if TYPE_CHECKING:
     from cloudtune.model.plans import Plan, Stage

@@ -12,10 +12,10 @@ from cloudtune.errors import UsageError, allowed_names
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.sections import Checkpoints
 from cloudtune.experiment.validation import Mistake
+from cloudtune.forecast.staged_plans import PlanOptions
 from cloudtune.infra.environments import spec as requirements
 from cloudtune.infra.provider import find_provider
-from cloudtune.planning.stages import PlanOptions
-from cloudtune.running.regions import rank_regions
+from cloudtune.lifecycle.regions import rank_regions
 from cloudtune.runs import history
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import choices, named_sampler

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cloudtune.api.exports import scalar_config
 from cloudtune.errors import need
+from cloudtune.lifecycle.reporter import Reporter
 from cloudtune.model.events import EpochDone, TrialFailed, TrialStopped
 from cloudtune.model.progress import OVER
-from cloudtune.running.reporter import Reporter
 from cloudtune.runs.control import to_stderr
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from cloudtune.api import experiments
 from cloudtune.api.tables import frame, notebook_table
+from cloudtune.forecast import alternatives, make, plan_file, proposal
+from cloudtune.forecast.staged_plans import PlanOptions
+from cloudtune.lifecycle import heads
+from cloudtune.lifecycle.reporter import Reporter
+from cloudtune.lifecycle.run_plan import load_problem, read_limits
 from cloudtune.model.text import cost_format
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning import alternatives, make, plan_file, proposal
-from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
-from cloudtune.running import heads
-from cloudtune.running.problems import load_problem, read_limits
-from cloudtune.running.reporter import Reporter
 from cloudtune.runs import home
 from cloudtune.runs.job import read_choice
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from cloudtune.experiment import Experiment
     from cloudtune.experiment.defaults import Objective
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.proposal import Proposal
+    from cloudtune.forecast.make import Planned
+    from cloudtune.forecast.proposal import Proposal
 
 _SPREADS = ("seconds", "dollars", "trials", "epochs", "gpu_hours", "instances")
 _STAGES = (

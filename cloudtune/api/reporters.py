@@ -11,18 +11,18 @@ from cloudtune.display.live.notebook import NotebookOutput, in_notebook
 from cloudtune.display.run_screen import RunScreen, make_screen
 from cloudtune.display.terminal import CleanConsole
 from cloudtune.engine.loop import EventListener
-from cloudtune.running.reporter import Reporter
+from cloudtune.lifecycle.reporter import Reporter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
+    from cloudtune.forecast.make import Planned
     from cloudtune.infra.provider import HeadOffer
+    from cloudtune.lifecycle.outcomes import HeadRun, Measured
     from cloudtune.model.commands import Command
     from cloudtune.model.events import Event
-    from cloudtune.planning.make import Planned
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.running.outcomes import HeadRun, Measured
     from cloudtune.runs.job import Job
 
 # Called with each event of `cloudtune.model.events` and the resulting commands.

@@ -13,14 +13,14 @@ from cloudtune.api.results import Result
 from cloudtune.api.scripts import is_script
 from cloudtune.errors import UsageError
 from cloudtune.experiment.defaults import Objective
+from cloudtune.forecast import plan_file
+from cloudtune.forecast.staged_plans import PlanOptions
+from cloudtune.lifecycle import start
+from cloudtune.lifecycle.reporter import Reporter, Reporters
+from cloudtune.lifecycle.resume import Further
+from cloudtune.lifecycle.start import RunSettings
 from cloudtune.model.plans import PRICE_TOLERANCE
-from cloudtune.planning import plan_file
-from cloudtune.planning.stages import PlanOptions
 from cloudtune.private_files import a_guest
-from cloudtune.running import start
-from cloudtune.running.reporter import Reporter, Reporters
-from cloudtune.running.resume import Further
-from cloudtune.running.start import RunSettings
 from cloudtune.runs import control, home
 from cloudtune.runs.job import Job, job_of_ledger
 

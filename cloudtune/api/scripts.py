@@ -112,7 +112,7 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
         UsageError: there is no such script, nothing in it can be tuned, or it fails.
     """
     # Here alone: it imports Ray, which takes half a second, and a plan does without.
-    from cloudtune.running.observation import ask_options, watch  # noqa: PLC0415
+    from cloudtune.lifecycle.observation import ask_options, watch  # noqa: PLC0415
 
     function = read_function(script)
     if function is not None:

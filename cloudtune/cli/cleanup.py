@@ -15,8 +15,8 @@ from cloudtune.model.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cloudtune.running.cleanup import Found, Head
-    from cloudtune.running.removal import Removable
+    from cloudtune.lifecycle.cleanup import Found, Head
+    from cloudtune.lifecycle.removal import Removable
 
 
 @click.command(cls=GroupedCommand)
@@ -28,7 +28,7 @@ def status(region: str | None, *, all_regions: bool, output: str) -> int:
     from cloudtune.display.report_screen import show_instances
     from cloudtune.display.terminal import console
     from cloudtune.infra.provider import list_errors
-    from cloudtune.running import cleanup
+    from cloudtune.lifecycle import cleanup
 
     instances: list[Found] = []
     mute = []
@@ -81,7 +81,7 @@ def gc(
     whose lease has expired. Never touches a live run without --all.
     """
     from cloudtune.infra.provider import list_errors
-    from cloudtune.running import cleanup
+    from cloudtune.lifecycle import cleanup
 
     _end_heads(run, dry_run=dry_run)
     abandoned = cleanup.find_orphans(end=run is None and not dry_run)
@@ -125,7 +125,7 @@ def _says_end(*, dry_run: bool) -> str:
 
 def _end_heads(run: str | None, *, dry_run: bool) -> None:
     """End what dead runs left on this machine; first, as a live process could launch instances."""
-    from cloudtune.running import cleanup
+    from cloudtune.lifecycle import cleanup
 
     for head in cleanup.dead_heads():
         if run in {None, head.folder.name}:
@@ -184,7 +184,7 @@ def rm(runs: tuple[str, ...], *, yes: bool, output: str) -> None:
     Lists what it would delete and asks first. Refuses a run that is alive or still has instances.
     Also deletes measurements (NAME-profile-...), but keeps their profiles.
     """
-    from cloudtune.running.removal import removable
+    from cloudtune.lifecycle.removal import removable
 
     doomed = {run.folder: run for run in map(removable, runs)}
     if output == "table":

@@ -24,7 +24,7 @@ def exec_(words: tuple[str, ...]) -> int:
     returns the command's exit code. INSTANCE is an id of `cloudtune status`, or head; it may be
     left out where there is only one. What was run is kept for its report.
     """
-    from cloudtune.running.entering import enter
+    from cloudtune.lifecycle.entering import enter
 
     if "--" not in words:
         raise UsageError("write the command after two dashes: cloudtune exec RUN -- nvidia-smi")
@@ -44,6 +44,6 @@ def shell(run: str | None, target: str | None) -> int:
 
     INSTANCE is an id of `cloudtune status`, or head; it may be left out where there is only one.
     """
-    from cloudtune.running.entering import enter
+    from cloudtune.lifecycle.entering import enter
 
     return enter(home.find_run(run), target or "", ())

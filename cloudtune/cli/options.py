@@ -19,7 +19,7 @@ from cloudtune.script.printed_lines import EXAMPLE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloudtune.planning.stages import PlanOptions
+    from cloudtune.forecast.staged_plans import PlanOptions
     from cloudtune.script.drafts import Gap
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -244,7 +244,7 @@ planning_options = _together(
 
 def select_plan_options(given: Mapping[str, Any]) -> PlanOptions:
     """Return the planning options among `given`."""
-    from cloudtune.planning.stages import PlanOptions
+    from cloudtune.forecast.staged_plans import PlanOptions
 
     return PlanOptions(given.get("objective"), given.get("planner"), given.get("confidence"))
 

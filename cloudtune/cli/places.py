@@ -46,7 +46,7 @@ def choose_place(source: Path, given: dict[str, Any], *, asks: bool, quiet: bool
         click.Abort: the person left the question.
     """
     from cloudtune.api.experiments import load_experiment
-    from cloudtune.planning.plan_file import load_plan
+    from cloudtune.forecast.plan_file import load_plan
 
     if given.get("provider") or load_plan(source) is not None:
         return given

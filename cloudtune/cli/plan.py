@@ -18,9 +18,9 @@ from cloudtune.private_files import for_others
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from cloudtune.forecast.make import Planned
+    from cloudtune.forecast.staged_plans import Problem
     from cloudtune.planners.base import Enough, InfeasibleError
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
 
 # New objects between two collections. Planning makes millions of small ones and few cycles, and
 # ends within seconds: with the usual 700, looking for cycles takes a twentieth of the time.
@@ -108,8 +108,8 @@ def plan(
     gc.set_threshold(_NEW_OBJECTS)  # for the imports, too
 
     from cloudtune.api import plans
+    from cloudtune.lifecycle.reporter import Reporter
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.running.reporter import Reporter
 
     class PlanReporter(Reporter):
         """Prints why there is no plan."""
@@ -151,7 +151,7 @@ def show_proposal(
     html: Path | None = None,
 ) -> None:
     """Print a plan with its forecast, alternatives and costs; write its page if `html` is given."""
-    from cloudtune.planning.proposal import propose, to_json
+    from cloudtune.forecast.proposal import propose, to_json
 
     everything = verbose or html is not None or output != "table"
     proposal = propose(planned, others="all" if everything else "screen")
@@ -242,10 +242,10 @@ def simulate(
     from cloudtune.api.experiments import load_experiment
     from cloudtune.display.report_screen import show_report
     from cloudtune.display.terminal import console
+    from cloudtune.forecast.plan_file import make_job
+    from cloudtune.forecast.problem import shared_cores
+    from cloudtune.lifecycle.run_plan import load_problem, make_plan, read_limits
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.planning.plan_file import make_job
-    from cloudtune.planning.problem import shared_cores
-    from cloudtune.running.problems import load_problem, make_plan, read_limits
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
 

@@ -26,9 +26,9 @@ from cloudtune.runs import control
 
 if TYPE_CHECKING:
     from cloudtune.experiment import Experiment
+    from cloudtune.lifecycle.outcomes import Measured
     from cloudtune.model.scaling import ScalingProfile
     from cloudtune.model.trial import Parallel
-    from cloudtune.running.outcomes import Measured
     from cloudtune.runs.job import Job
 
 
@@ -44,7 +44,7 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
         UsageError: there is no terminal to ask on.
     """
     from cloudtune.infra.provider import find_provider
-    from cloudtune.running.problems import read_limits
+    from cloudtune.lifecycle.run_plan import read_limits
     from cloudtune.runs.job import make_basis
 
     whose = find_provider(wanted.cloud.provider).asks_first
@@ -131,12 +131,12 @@ def profile(
     """Measure how the script scales on rented instances of each type."""
     from cloudtune.api.experiments import for_renting
     from cloudtune.display.run_screen import print_measuring_event
+    from cloudtune.forecast.problem import instance_types, stored_profiles
+    from cloudtune.lifecycle import dry_run, measuring, runner
+    from cloudtune.lifecycle.flow import refuse_partial_profiles
+    from cloudtune.lifecycle.run_plan import read_limits
     from cloudtune.model.serialization import encode
-    from cloudtune.planning.problem import instance_types, stored_profiles
     from cloudtune.profiles import store
-    from cloudtune.running import dry_run, measuring, runner
-    from cloudtune.running.flow import refuse_partial_profiles
-    from cloudtune.running.problems import read_limits
 
     wanted = for_renting(experiment, given)
     runner.enter_environment(wanted)

@@ -19,11 +19,11 @@ from cloudtune.display.run_screen import RunScreen, make_screen, print_measuring
 from cloudtune.display.terminal import console
 from cloudtune.errors import UnsavedError, UsageError
 from cloudtune.infra.provider import find_provider
+from cloudtune.lifecycle.reporter import Reporter
+from cloudtune.lifecycle.runner import enter_environment
 from cloudtune.model.commands import SetTimer
 from cloudtune.model.events import TimerFired
 from cloudtune.model.serialization import encode, encode_kind
-from cloudtune.running.reporter import Reporter
-from cloudtune.running.runner import enter_environment
 from cloudtune.runs.job import make_basis
 from cloudtune.runs.report import to_json
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloudtune.experiment import Experiment
+    from cloudtune.forecast.make import Planned
+    from cloudtune.forecast.staged_plans import Problem
     from cloudtune.infra.provider import HeadOffer
+    from cloudtune.lifecycle.outcomes import HeadRun, Measured, Swept
     from cloudtune.model.commands import Command
     from cloudtune.model.events import Event
     from cloudtune.planners.base import InfeasibleError
-    from cloudtune.planning.make import Planned
-    from cloudtune.planning.stages import Problem
     from cloudtune.policy.run import RunPolicy
-    from cloudtune.running.outcomes import HeadRun, Measured, Swept
     from cloudtune.runs.job import Job
     from cloudtune.runs.report import Report
 
@@ -171,7 +171,7 @@ class TerminalReporter(QuietReporter):
     def on_planned(self, planned: Planned) -> None:
         """Show the first ten lines of `cloudtune plan`: the expected result."""
         from cloudtune.display.plan_screen import show_head
-        from cloudtune.planning.proposal import propose
+        from cloudtune.forecast.proposal import propose
 
         show_head(console(), propose(planned, others="none"))
 
@@ -261,8 +261,8 @@ class JsonReporter(QuietReporter):
 
     def on_planned(self, planned: Planned) -> None:
         """Write the plan as `cloudtune plan -o json` does."""
-        from cloudtune.planning.proposal import propose
-        from cloudtune.planning.proposal import to_json as plan_to_json
+        from cloudtune.forecast.proposal import propose
+        from cloudtune.forecast.proposal import to_json as plan_to_json
 
         print_line("plan", **plan_to_json(propose(planned)))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cloudtune.api.results import Result
     from cloudtune.cli.reporters import PageReporter, QuietReporter
-    from cloudtune.running.reporter import Reporter
+    from cloudtune.lifecycle.reporter import Reporter
 
 
 @click.command(cls=options.GroupedCommand, first=options.USUAL)
@@ -140,7 +140,7 @@ def _with_page(
     """Run with a live page, and resume as often as its reader has extended the run."""
     from cloudtune.cli.reporters import PageReporter
     from cloudtune.display.pages.document import require_plotly
-    from cloudtune.running.reporter import Reporters
+    from cloudtune.lifecycle.reporter import Reporters
 
     require_plotly()
     page = PageReporter(port)
@@ -153,7 +153,7 @@ def resume_extended(
 ) -> int:
     """Resume a run that ended with an exit code, as often as its page's reader has extended it."""
     from cloudtune.api import runs
-    from cloudtune.running.reporter import Reporters
+    from cloudtune.lifecycle.reporter import Reporters
 
     while page.extension and code in _AT_LIMITS:
         extension, page.extension = page.extension, {}
@@ -182,7 +182,7 @@ def resume_extended(
 def try_(experiment: Path, *, output: str, **given: Any) -> None:
     """Train one trial on this machine for an epoch, or a minute, to find a script's errors."""
     from cloudtune.api.experiments import load_experiment
-    from cloudtune.running.dry_run import check_files, try_script
+    from cloudtune.lifecycle.dry_run import check_files, try_script
 
     wanted = load_experiment(options.find_file(experiment, given), given)
     check_files(wanted)
@@ -205,7 +205,7 @@ def stop(run: str | None, *, output: str) -> None:
 
     The run returns all instances, and `cloudtune resume` can continue it. Doesn't wait for the end.
     """
-    from cloudtune.running.stopping import stop_run
+    from cloudtune.lifecycle.stopping import stop_run
 
     folder = home.find_run(run)
     stop_run(folder)

@@ -52,8 +52,8 @@ def watch(run: str | None, *, output: str, html: bool, port: int) -> int:
     """
     from cloudtune.cli.reporters import JsonReporter, PageReporter, TerminalReporter
     from cloudtune.cli.run import resume_extended
-    from cloudtune.running.contact import is_driven
-    from cloudtune.running.following import follow_entries
+    from cloudtune.lifecycle.contact import is_driven
+    from cloudtune.lifecycle.following import follow_entries
     from cloudtune.runs.job import job_of_ledger
 
     folder = home.find_run(run)
@@ -196,7 +196,7 @@ def report(
     """
     from cloudtune.display.alternatives_tables import against_json
     from cloudtune.display.report_screen import show_against, show_report
-    from cloudtune.planning import alternatives
+    from cloudtune.forecast import alternatives
     from cloudtune.runs.report import cloud_records, load, to_json
 
     check_page(html)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cloudtune.display.terminal import Sheet, beside
+from cloudtune.forecast.alternatives import Against
+from cloudtune.forecast.proposal import Proposal
 from cloudtune.model.plans import Estimate, Plan, RunPlan
 from cloudtune.model.text import cost_format, count_noun, fleet_text, offer_text, percent
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planning.alternatives import Against
-from cloudtune.planning.proposal import Proposal
 from cloudtune.runs.report import Report
 
 

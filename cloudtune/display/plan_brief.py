@@ -10,6 +10,9 @@ from cloudtune.display import plan_tables
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_tables import STALE_DAYS
 from cloudtune.display.terminal import Fact, Sheet, label_lines
+from cloudtune.forecast.alternatives import NOTABLE, STATIC, Alternative, Point, for_one_screen
+from cloudtune.forecast.proposal import Proposal
+from cloudtune.forecast.staged_plans import LIKELY
 from cloudtune.model.plans import Estimate, Limits, Plan, RunPlan, Spread
 from cloudtune.model.scaling import PUBLISHED
 from cloudtune.model.text import (
@@ -26,9 +29,6 @@ from cloudtune.model.text import (
 )
 from cloudtune.model.units import format_clock, format_seconds
 from cloudtune.planners.reserve import MARGIN
-from cloudtune.planning.alternatives import NOTABLE, STATIC, Alternative, Point, for_one_screen
-from cloudtune.planning.proposal import Proposal
-from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import SEARCHES, origin
 
 # The maximum number of rows of the table of stages; further stages share the last row.

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from cloudtune.display import alternatives_tables, plan_brief, plan_tables
 from cloudtune.display.terminal import print_facts, print_sheet, print_title
+from cloudtune.forecast.proposal import Proposal
 from cloudtune.model.plans import RunPlan
-from cloudtune.planning.proposal import Proposal
 
 
 def show_plan(out: Console, proposal: Proposal, command: Sequence[str] = ()) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from cloudtune.display.terminal import Fact, Sheet, beside, label_lines
+from cloudtune.forecast.proposal import PriceNote, ProfileNote, Proposal
+from cloudtune.forecast.staged_plans import LIKELY
 from cloudtune.model.plans import BY_PLAN, Forecast, Plan, RunPlan, Spread, StagePlan
 from cloudtune.model.scaling import ASSUMED, PUBLISHED
 from cloudtune.model.text import (
@@ -20,8 +22,6 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_clock, format_seconds
-from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
-from cloudtune.planning.stages import LIKELY
 from cloudtune.policy.registry import origin
 from cloudtune.runs import home
 from cloudtune.runs.job import named_sampler

@@ -10,6 +10,8 @@ from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.terminal import Sheet, beside, print_sheet
 from cloudtune.engine.record.accounting import Accounting, Amount
 from cloudtune.engine.record.gpu_series import gpu_shares
+from cloudtune.forecast.alternatives import Against
+from cloudtune.lifecycle.cleanup import Found
 from cloudtune.model.events import FORGOTTEN, InstanceGone
 from cloudtune.model.plans import RunPlan
 from cloudtune.model.progress import TrialProgress
@@ -25,9 +27,7 @@ from cloudtune.model.text import (
     width_text,
 )
 from cloudtune.model.units import format_seconds
-from cloudtune.planning.alternatives import Against
 from cloudtune.policy.registry import origin
-from cloudtune.running.cleanup import Found
 from cloudtune.runs.figures import LegFigures, legs
 from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, StageReport, WidthChange

@@ -10,8 +10,8 @@ from cloudtune.papers.hypersched_widths import HyperSchedAllocator
 from cloudtune.papers.seer_barrier import SeerBarrier, SeerSchedule
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.entries import AllocatorEntry, StrategyEntry
-from cloudtune.policy.planned.stages import Planning
 from cloudtune.policy.registry import planned_entry
+from cloudtune.policy.schedule.stages import Planning
 from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.base import Allocator, Sampler, Strategy
 

@@ -10,8 +10,8 @@ from cloudtune.planners.base import InfeasibleError, PlanRequest
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.explore import Explored, explore, plan_within
 from cloudtune.planners.reserve import Reserve
-from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.situation import Situation
+from cloudtune.policy.schedule.itinerary import Itinerary
+from cloudtune.policy.schedule.situation import Situation
 from cloudtune.strategies.base import View
 from cloudtune.strategies.successive_halving import SuccessiveHalving
 

@@ -10,7 +10,7 @@ from cloudtune.model.events import Event
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Mode, Slice, Width
-from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.policy.schedule.itinerary import Itinerary
 from cloudtune.strategies.base import Allocator, FleetRule, Strategy
 
 

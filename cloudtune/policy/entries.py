@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import Planning
+from cloudtune.policy.schedule.stages import Planning
 from cloudtune.strategies.base import Allocator, Sampler, Strategy
 
 

@@ -19,8 +19,8 @@ from cloudtune.plugins import Registry
 from cloudtune.policy.base import Brakes, Components, Metric
 from cloudtune.policy.context import BuildContext
 from cloudtune.policy.entries import AllocatorEntry, StrategyEntry
-from cloudtune.policy.planned.stages import Planning, follow
 from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.schedule.stages import Planning, follow
 from cloudtune.policy.state import RunState
 from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.allocators.same import SameWidth

@@ -13,7 +13,7 @@ event goes in, commands come out:
         wind down         at the end: stop all, return all, until the cloud confirms it
 
 A planned run uses the same machine: its strategy, allocator and fleet rule read a plan
-(policy/planned/executor.py).
+(policy/schedule/executor.py).
 """
 
 import itertools
@@ -35,7 +35,7 @@ from cloudtune.policy.failed_instance import FailedInstance
 from cloudtune.policy.fleet_manager import CLEANUP, FleetKeeper, Returns
 from cloudtune.policy.invariants import check
 from cloudtune.policy.limits import LimitKeeper
-from cloudtune.policy.planned.itinerary import Itinerary
+from cloudtune.policy.schedule.itinerary import Itinerary
 from cloudtune.policy.sessions import SessionKeeper
 from cloudtune.policy.stalls import TIMER, StallWatch
 from cloudtune.policy.state import RunState

@@ -32,8 +32,8 @@ from cloudtune.model.plans import StagePlan
 from cloudtune.model.progress import BestResult, TrialProgress
 from cloudtune.model.serialization import encode
 from cloudtune.model.trial import EndReason, rank_key
-from cloudtune.policy.planned.itinerary import Itinerary
 from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.schedule.itinerary import Itinerary
 from cloudtune.profiles.provenance import Basis
 from cloudtune.runs import home
 from cloudtune.runs.delivery import DeliveredModel, deliver, read_delivery, undelivered

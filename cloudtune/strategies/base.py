@@ -8,7 +8,7 @@ A strategy requests work as groups of tasks, so that any `Allocator` (how wide i
 any `FleetRule` (how many instances) works with any strategy. All three read the run through a
 `View` and are pure: the same events lead to the same decisions. A schedule whose stages are known
 beforehand (`StagedStrategy`) is planned, and a strategy that reads the plan carries it out
-(policy/planned/executor.py).
+(policy/schedule/executor.py).
 """
 
 import enum

@@ -2,7 +2,7 @@
 
 A run learns how fast its trials really are, and reacts: with more expensive fleets if it is late,
 with fewer instances if it has time. So possible speeds are divided into a few classes. For each the
-rest is planned as the run would at its first rung (`policy.planned.replanner`), and each sample
+rest is planned as the run would at its first rung (`policy.schedule.replanner`), and each sample
 follows the plan of its class. A run that still breaks a limit is cut off there.
 """
 

@@ -11,10 +11,10 @@ import pytest
 from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.store import BOOT, HeadStore, State
-from cloudtune.running import remote
-from cloudtune.running.outcomes import HeadRun
-from cloudtune.running.remote import follow
-from cloudtune.running.reporter import Reporter
+from cloudtune.lifecycle import remote
+from cloudtune.lifecycle.outcomes import HeadRun
+from cloudtune.lifecycle.remote import follow
+from cloudtune.lifecycle.reporter import Reporter
 
 
 class _NoNetworkError(Exception):
@@ -82,7 +82,7 @@ def follow_in_steps(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object
         if left:
             left.pop(0)()
 
-    monkeypatch.setattr("cloudtune.running.remote.time.sleep", wait)
+    monkeypatch.setattr("cloudtune.lifecycle.remote.time.sleep", wait)
 
 
 def test_following_survives_storage_and_cloud_outages(
@@ -164,7 +164,7 @@ def test_a_head_out_of_reach(
     begin = time.time()
     follow_in_steps(monkeypatch)
     monkeypatch.setattr(
-        "cloudtune.running.remote.time.time",
+        "cloudtune.lifecycle.remote.time.time",
         lambda: begin if cloud.unreachable > 10**6 - 5 else begin + 7200,
     )
     with pytest.raises(CleanupError, match=r"did not confirm that head i-1.*its lease has ended"):

@@ -11,8 +11,8 @@ import pytest
 import cloudtune
 from cloudtune.api.experiments import with_named_function
 from cloudtune.errors import UsageError
+from cloudtune.lifecycle import runner
 from cloudtune.profiles.store import write
-from cloudtune.running import runner
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
 from cloudtune.train.user_script import load_function

@@ -85,8 +85,8 @@ def test_wandb(bench: Bench, path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_following_machine_logs_the_run(bench: Bench, path: Path) -> None:
     """A head's run comes as its ledger; the head itself has no such library."""
     from cloudtune.api.experiments import load_experiment
-    from cloudtune.running.following import EventReports
-    from cloudtune.running.remote import _written
+    from cloudtune.lifecycle.following import EventReports
+    from cloudtune.lifecycle.remote import _written
 
     experiment = load_experiment(path, {"log_to": "tensorboard"})
     assert experiment.log_to == ("tensorboard",)

@@ -14,9 +14,9 @@ import pytest
 
 import cloudtune
 from cloudtune.errors import CleanupError, ExperimentError, UsageError
+from cloudtune.lifecycle import outcomes, runner
+from cloudtune.lifecycle.runner import Ended
 from cloudtune.model.events import EpochDone, RunStarted
-from cloudtune.running import outcomes, runner
-from cloudtune.running.runner import Ended
 from cloudtune.runs import control, home
 from cloudtune.runs.job import Job
 from cloudtune.train.checkpoint import CheckpointStore
@@ -208,7 +208,7 @@ def test_reporter_errors_end_no_run(bench: Bench, simulated: list[Job]) -> None:
 def test_asks_first(bench: Bench, simulated: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     path = bench.ready()
     asking = SimpleNamespace(asks_first="AWS")
-    monkeypatch.setattr("cloudtune.running.reporter.find_provider", lambda _: asking)
+    monkeypatch.setattr("cloudtune.lifecycle.reporter.find_provider", lambda _: asking)
     with pytest.raises(UsageError, match="renting from AWS needs confirmation: pass yes=True"):
         cloudtune.run(path, **LIMITS)
     assert simulated == []

@@ -270,7 +270,7 @@ def test_version_is_installed_and_import_cheap() -> None:
     assert cloudtune.__version__ == version("cloudtune")
     code = (
         "import sys, cloudtune; cloudtune.__version__; "
-        "late = {'pandas', 'cloudtune.planning', 'cloudtune.running', 'torch', 'ray'}; "
+        "late = {'pandas', 'cloudtune.forecast', 'cloudtune.lifecycle', 'torch', 'ray'}; "
         "sys.exit(bool(late & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

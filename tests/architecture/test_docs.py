@@ -12,15 +12,15 @@ import pytest
 
 from cloudtune.cli import main
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import staged_plans as job_stages
 from cloudtune.infra.aws import ec2
 from cloudtune.infra.aws.account.policies import Place, head
 from cloudtune.infra.provider import RUN_TAG
 from cloudtune.model import menu
 from cloudtune.model.plans import BY_PLAN, Limits
 from cloudtune.planners.static import StaticPlanner
-from cloudtune.planning import stages as job_stages
 from cloudtune.policy import registry
-from cloudtune.policy.planned import stages
+from cloudtune.policy.schedule import stages
 from docs import reference, reference_words, screen
 from tests.builders import LINEAR, Setting, profile
 

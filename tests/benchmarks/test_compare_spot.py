@@ -16,10 +16,10 @@ from benchmarks.compare.traces import matched, read_traces
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.spot_pools import UNLIMITED
 from cloudtune.errors import UsageError
+from cloudtune.forecast.make import Planned
 from cloudtune.infra.aws import pricing
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.planning.make import Planned
 from tests.builders import SUBLINEAR, Setting, offer, play, profile
 
 RUNS = (

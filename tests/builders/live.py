@@ -7,12 +7,12 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.staged_plans import Problem
 from cloudtune.infra.aws import pricing
 from cloudtune.model.events import Event
 from cloudtune.model.plans import Limits, Rentable
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.stages import Problem
 from cloudtune.runs.job import Job
 from cloudtune.runs.report import Report, build
 from tests.builders import SUBLINEAR, offer, profile

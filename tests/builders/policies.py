@@ -9,15 +9,15 @@ from cloudtune.model.trial import Trial, TrialId, rank_key
 from cloudtune.planners.base import Planner
 from cloudtune.planners.reserve import Reserve
 from cloudtune.policy.base import Brakes, Components, Metric, TrialRules
-from cloudtune.policy.planned.executor import (
+from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.schedule.executor import (
     HalvingSchedule,
     PlannedFleet,
     PlannedStages,
     PlannedWidths,
 )
-from cloudtune.policy.planned.itinerary import Itinerary
-from cloudtune.policy.planned.replanner import Replanner
-from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.schedule.itinerary import Itinerary
+from cloudtune.policy.schedule.replanner import Replanner
 from cloudtune.policy.state import RunState
 from cloudtune.strategies.base import Allocator, FleetRule, StagedStrategy, Strategy
 from tests.builders.machines import NO_LIMITS, profile

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.alternatives import Alternative, Point
+from cloudtune.forecast.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Charges, Forecast, Group, Limits, Plan, Rentable, RunPlan, Spread
 from cloudtune.model.scaling import Provenance, ScalingProfile
 from cloudtune.planners.cost_model import price
-from cloudtune.planning.alternatives import Alternative, Point
-from cloudtune.planning.proposal import PriceNote, ProfileNote, Proposal
 from cloudtune.profiles.provenance import Basis
 from tests.builders import Setting, certain, offer, profile, run_plan
 

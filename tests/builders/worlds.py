@@ -10,15 +10,15 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.infra.provider import Cloud, Endpoint
+from cloudtune.lifecycle import dry_run, measuring
+from cloudtune.lifecycle.outcomes import Swept
+from cloudtune.lifecycle.runner import Runner
 from cloudtune.model.commands import Command, StartTrial
 from cloudtune.model.events import EpochDone, Event, TrialFailed
 from cloudtune.model.plans import Rentable
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Width
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.running import dry_run, measuring
-from cloudtune.running.outcomes import Swept
-from cloudtune.running.runner import Runner
 
 
 def measure_in(

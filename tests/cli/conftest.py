@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtune.forecast import alternatives, prediction
 from cloudtune.infra.aws.ec2 import Ec2
-from cloudtune.planning import alternatives, forecasting
 from cloudtune.profiles.store import write
 from tests.bench import EXPERIMENT, TRAIN, Command, called, script_profile
 
@@ -23,7 +23,7 @@ def command(
     write(tmp_path / "profile.json", [script_profile(tmp_path / "train.py")])
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     # One run, not 31.
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 1)
     monkeypatch.setattr(alternatives, "_POOL_RUNS", 1)
     monkeypatch.chdir(tmp_path)
 

@@ -12,7 +12,7 @@ from cloudtune.cli.cleanup import gc, status
 from cloudtune.errors import CleanupError, CloudtuneError
 from cloudtune.infra.aws.provider import Aws
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
-from cloudtune.running import cleanup
+from cloudtune.lifecycle import cleanup
 
 UNASKED = "error: can't reach EC2 in eu-west-1: The config profile (nobody) could not be found"
 _LATER = "2099-01-01T00:00:00Z"

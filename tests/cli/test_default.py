@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cloudtune
+from cloudtune.forecast import prediction
+from cloudtune.forecast.plan_file import load_plan
 from cloudtune.infra.node import this_machine
 from cloudtune.model.scaling import ScalingProfile
-from cloudtune.planning import forecasting
-from cloudtune.planning.plan_file import load_plan
 from cloudtune.profiles.store import script_hash, write
 from tests.bench import TRAIN, Command, called
 from tests.builders import machines
@@ -28,7 +28,7 @@ epochs: {max: 16}
 cloud: {instances: [g4dn.xlarge, g4dn.12xlarge], market: on-demand, max_instances: 2}
 """
 BOTH = ("--deadline", "30m", "--budget", "$2")
-EVENTS = forecasting.FORECAST_EVENTS
+EVENTS = prediction.FORECAST_EVENTS
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def command(
     write(tmp_path / "profile.json", profiles)
     monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path / "home"))
     # A plan is forecast by one run, where a person's is by up to 31.
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 1)
     monkeypatch.chdir(tmp_path)
 
     return partial(called, capsys)
@@ -231,7 +231,7 @@ def test_deadline_within_head_start_is_refused(command: Command, tmp_path: Path)
 def test_half_and_twice_the_budget_are_their_plans(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", EVENTS)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", EVENTS)
     plan = plan_json(command, *BOTH)
     others = {other["name"]: other["plan"]["forecast"] for other in plan["alternatives"]}
     for name, budget in (("half the budget", "$1"), ("twice the budget", "$4")):

@@ -15,8 +15,8 @@ import torch
 from click.testing import CliRunner
 
 from cloudtune.cli import main
+from cloudtune.forecast import prediction
 from cloudtune.model.plans import Limits
-from cloudtune.planning import forecasting
 from cloudtune.train.best import keep_best
 from cloudtune.train.checkpoint import CheckpointStore
 from cloudtune.train.user_script import load_function
@@ -45,7 +45,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Called:
 
 
 def test_its_plan_keeps_both_limits(demo: Called, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 10_000)  # 50,000 take a while
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 10_000)  # 50,000 take a while
     plan = json.loads(demo("plan", str(FOLDER / "experiment.yaml"), "-o", "json"))
     assert plan["strategy"] == "best"
     assert plan["plan"]["forecast"]["within"] == 1.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloudtune.api.experiments import load_experiment
 from cloudtune.api.scripts import draft_script
 from cloudtune.errors import UsageError
-from cloudtune.running.dry_run import try_script
+from cloudtune.lifecycle.dry_run import try_script
 from cloudtune.runs import home
 from cloudtune.script.guesses import GAP, rank
 from cloudtune.script.options import UNKNOWN, read_help
@@ -545,7 +545,7 @@ def test_a_program_that_counts_steps(bench: Bench) -> None:
 
 
 def test_endless_program_is_stopped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloudtune.running.observation.SECONDS", 3.0)
+    monkeypatch.setattr("cloudtune.lifecycle.observation.SECONDS", 3.0)
     program = (PROGRAM % "print('val acc', acc + epoch)").replace("default=2", "default=1000")
     program += "import time; time.sleep(1000)\n"
     experiment = load_experiment(draft(bench, program), {})

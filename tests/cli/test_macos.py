@@ -14,8 +14,8 @@ for module, names in {
     for name in names:
         delattr(module, name)
 from cloudtune.cli.main import main
-from cloudtune.planning import forecasting
-forecasting.FORECAST_EVENTS = 1
+from cloudtune.forecast import prediction
+prediction.FORECAST_EVENTS = 1
 main()
 """
 

@@ -18,17 +18,17 @@ from cloudtune.display.plan_screen import show_head
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.engine.loop import run as drive
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.forecast import prediction
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import load_plan, make_job
+from cloudtune.forecast.proposal import propose
 from cloudtune.infra.heads.remote_runs import OVER
 from cloudtune.infra.provider import HeadOffer
+from cloudtune.lifecycle.run_plan import load_problem, read_limits
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Plan
 from cloudtune.model.serialization import decode
 from cloudtune.model.units import format_dollars, format_seconds
-from cloudtune.planning import forecasting
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import load_plan, make_job
-from cloudtune.planning.proposal import propose
-from cloudtune.running.problems import load_problem, read_limits
 from cloudtune.runs import home
 from tests.bench import Command
 from tests.builders.values import present
@@ -99,7 +99,7 @@ def test_plan_near_limit_names_the_next(command: Command) -> None:
 
 def test_most_runs_carry_a_plan_out(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its means the cheaper plan of 277 s fits into 275 s too; half of its runs don't."""
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 50_000)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 50_000)
     tight = command(*ON_AN_EDGE[:3], "275s", *ON_AN_EDGE[4:], "-o", "json").json["plan"]
     shown = " ".join(command(*ON_AN_EDGE, "--save", "saved.json").out.split())
     roomy = present(load_plan(Path("saved.json"))).plan
@@ -128,7 +128,7 @@ def test_a_run_that_takes_another_plan_says_so() -> None:
 def command_on_head(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Return a command line on a machine that can't control a run itself."""
     offer = HeadOffer("m7i.large", 0.1075, {})
-    monkeypatch.setattr("cloudtune.running.heads.offer_head", lambda _: offer)
+    monkeypatch.setattr("cloudtune.lifecycle.heads.offer_head", lambda _: offer)
     return command
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cloudtune.forecast.plan_file import load_plan
+from cloudtune.forecast.proposal import plan_json
 from cloudtune.model.plans import Plan
 from cloudtune.model.serialization import decode
-from cloudtune.planning.plan_file import load_plan
-from cloudtune.planning.proposal import plan_json
 from tests.bench import Command
 from tests.builders.values import present
 

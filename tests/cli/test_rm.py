@@ -12,7 +12,7 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.infra.processes import ProcessGroup
 from cloudtune.infra.provider import Cloud, Endpoint, Instance
-from cloudtune.running import cleanup, measuring, removal
+from cloudtune.lifecycle import cleanup, measuring, removal
 from cloudtune.runs import control
 from cloudtune.runs.job import Job
 from tests.bench import Bench

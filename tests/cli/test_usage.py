@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from cloudtune.errors import CleanupError
+from cloudtune.lifecycle import dry_run, runner
 from cloudtune.model.plans import Plan
 from cloudtune.model.serialization import decode
-from cloudtune.running import dry_run, runner
 from tests.bench import Bench
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cloudtune.engine.ledger import Entry, read_entries
 from cloudtune.errors import CloudtuneError
-from cloudtune.running.following import follow_entries
+from cloudtune.lifecycle.following import follow_entries
 from cloudtune.runs import control, home
 from cloudtune.runs.job import Job
 from tests.bench import Bench

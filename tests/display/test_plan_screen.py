@@ -7,8 +7,8 @@ import pytest
 from cloudtune.display.alternatives_tables import difference
 from cloudtune.display.plan_screen import show_all, show_head, show_plan, show_plan_file
 from cloudtune.display.plan_tables import gap_text
-from cloudtune.planning.alternatives import Alternative
-from cloudtune.planning.proposal import Proposal
+from cloudtune.forecast.alternatives import Alternative
+from cloudtune.forecast.proposal import Proposal
 from tests.builders.proposals import MIXED, proposal, run_of
 from tests.display.test_run_screen import print_lines
 

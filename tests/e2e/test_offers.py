@@ -7,6 +7,9 @@ import pytest
 
 from cloudtune.engine.ledger import read_entries
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import staged_plans
+from cloudtune.forecast.plan_file import VERSION
+from cloudtune.forecast.problem import build_problem
 from cloudtune.infra.aws.pricing import catalog
 from cloudtune.model.catalog import Market
 from cloudtune.model.commands import Launch
@@ -14,9 +17,6 @@ from cloudtune.model.plans import Allowance, Group, Limits
 from cloudtune.model.scaling import Measurement, ScalingProfile
 from cloudtune.planners.base import PlanRequest
 from cloudtune.planners.cost_model import price
-from cloudtune.planning import stages
-from cloudtune.planning.plan_file import VERSION
-from cloudtune.planning.problem import build_problem
 from cloudtune.profiles.store import script_hash, write
 from cloudtune.runs.job import Job
 from tests.bench import Bench, wait_for
@@ -58,7 +58,7 @@ def saved_plan(bench: Bench) -> Path:
     script = bench.folder / "train.py"
     write(bench.folder / "profile.json", [measure(t, script) for t in TYPES])
     problem = build_problem(Experiment.load(path), [measure(t, script) for t in TYPES])
-    request = stages.build_request(problem, Allowance())
+    request = staged_plans.build_request(problem, Allowance())
     groups = [group(request, TYPES[0], "spot", 2), group(request, TYPES[1], "on-demand", 1)]
     plan = price(request, groups, "by hand")
     limits = Limits(240.0, 1.0)

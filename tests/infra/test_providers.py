@@ -11,14 +11,14 @@ from cloudtune.cli.options import experiment_options
 from cloudtune.cli.profile import confirm_rental
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import make
+from cloudtune.forecast.problem import build_problem
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import find_provider
+from cloudtune.lifecycle import cleanup, runner
 from cloudtune.model.events import RefusalKind
 from cloudtune.model.plans import Limits
 from cloudtune.model.providers import PROVIDERS, Registered
-from cloudtune.planning import make
-from cloudtune.planning.problem import build_problem
-from cloudtune.running import cleanup, runner
 from tests import made_up_cloud
 from tests.aws_stand_in.account import found_by_boto3
 from tests.builders import profile

@@ -8,11 +8,11 @@ import pytest
 
 from cloudtune.errors import CloudtuneError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.problem import build_problem
 from cloudtune.model.plans import Limits
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Trial
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.problem import build_problem
 from cloudtune.runs.job import make_policy, read_choice
 from cloudtune.strategies.base import Allocator, Go, Strategy, Task, View
 from tests.builders import Setting, offer, play, profile

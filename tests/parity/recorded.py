@@ -21,6 +21,9 @@ from cloudtune.engine.loop import run
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.search_space import Uniform
+from cloudtune.forecast.make import Planned, make_plan
+from cloudtune.forecast.problem import build_problem
+from cloudtune.forecast.staged_plans import PlanOptions
 from cloudtune.model.commands import (
     EndRun,
     ExtendTrial,
@@ -33,11 +36,7 @@ from cloudtune.model.commands import (
 )
 from cloudtune.model.plans import Charges, Limits, Plan
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning.make import Planned, make_plan
-from cloudtune.planning.problem import build_problem
-from cloudtune.planning.stages import PlanOptions
 from cloudtune.policy.context import BuildContext
-from cloudtune.policy.planned.stages import PLANNERS
 from cloudtune.policy.registry import (
     STRATEGIES,
     Choice,
@@ -47,6 +46,7 @@ from cloudtune.policy.registry import (
     run_policy,
 )
 from cloudtune.policy.run import RunPolicy
+from cloudtune.policy.schedule.stages import PLANNERS
 from cloudtune.strategies.samplers.sampler import SpaceSampler
 
 FILE = Path(__file__).with_name("recorded.txt")

@@ -8,13 +8,13 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import synthetic_metric
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.problem import build_problem
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.problem import build_problem
 from tests.builders import profile
 from tests.builders.worlds import Cramped
 

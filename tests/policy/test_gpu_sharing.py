@@ -6,12 +6,12 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import synthetic_metric
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.problem import build_problem
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import Width
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.problem import build_problem
 from tests.builders import profile
 from tests.builders.worlds import Cramped
 

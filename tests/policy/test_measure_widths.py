@@ -8,6 +8,7 @@ import pytest
 from cloudtune.engine.ledger import Entry
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.lifecycle.measuring import widths_to_measure
 from cloudtune.model.commands import (
     EndRun,
     Launch,
@@ -25,7 +26,6 @@ from cloudtune.model.events import (
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.measure import MeasurePolicy
-from cloudtune.running.measuring import widths_to_measure
 from tests.builders import NO_LIMITS, offer, trials
 from tests.policy.measuring import (
     BOOM,

@@ -9,16 +9,16 @@ from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import staged_plans
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.problem import build_problem
+from cloudtune.forecast.proposal import propose
+from cloudtune.forecast.staged_plans import Problem
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import Identity, ScalingProfile
-from cloudtune.planning import stages
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.problem import build_problem
-from cloudtune.planning.proposal import propose
-from cloudtune.planning.stages import Problem
 from cloudtune.runs.job import Job
 from tests.builders import followed, profile
 
@@ -53,7 +53,7 @@ def problem(memory: dict[float, float] | None = None, **changes: Any) -> Problem
 
 @pytest.mark.parametrize("planner", PLANNERS)
 def test_every_planner_packs_where_that_is_cheaper(planner: str) -> None:
-    plan = followed(make_plan(problem(), LIMITS, stages.PlanOptions(planner=planner)).plan)
+    plan = followed(make_plan(problem(), LIMITS, staged_plans.PlanOptions(planner=planner)).plan)
     widths = {group.width for stage in plan.stages for group in stage.groups}
     assert min(widths) < 1, widths
 

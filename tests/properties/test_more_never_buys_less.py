@@ -13,14 +13,14 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
+from cloudtune.forecast.make import make_plan
 from cloudtune.infra.aws import pricing
+from cloudtune.lifecycle.run_plan import load_problem
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.planners.base import InfeasibleError
-from cloudtune.planning.make import make_plan
 from cloudtune.policy.registry import STRATEGIES, explores, planned_names
 from cloudtune.profiles.ratios import gpu_speeds
-from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import make_policy
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger, parse_entry, read_entries
 from cloudtune.engine.resume import replay
 from cloudtune.errors import CloudtuneError
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import load_plan, make_job, plan_bytes
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import load_plan, make_job, plan_bytes
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.report import cloud_records, load

@@ -11,10 +11,10 @@ from cloudtune.display.live.panel import RunPanel
 from cloudtune.display.report_screen import show_report
 from cloudtune.display.run_screen import RunScreen
 from cloudtune.engine.resume import replay
+from cloudtune.forecast import prediction
 from cloudtune.model.commands import Command, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, Event, NodeLost
 from cloudtune.model.plans import Limits
-from cloudtune.planning import forecasting
 from cloudtune.policy.registry import STRATEGIES
 from cloudtune.policy.run import RunPolicy
 from cloudtune.runs.job import Job, choices, named_sampler
@@ -28,7 +28,7 @@ NAMES = sorted(STRATEGIES)
 
 @pytest.fixture(autouse=True)
 def forecast_by_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 1)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,12 +13,12 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.forecast import make
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.problem import build_problem, stored_profiles
 from cloudtune.model.plans import Limits
 from cloudtune.model.scaling import ScalingProfile
 from cloudtune.model.trial import Trial
-from cloudtune.planning import make
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.profiles.store import write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job, make_sampler

@@ -9,14 +9,14 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import make
+from cloudtune.forecast.plan_file import load_plan, make_job, save_plan
+from cloudtune.forecast.problem import build_problem, stored_profiles
+from cloudtune.lifecycle import dry_run
+from cloudtune.lifecycle.reporter import Reporter
+from cloudtune.lifecycle.resume import resume_job
 from cloudtune.model.plans import Limits
-from cloudtune.planning import make
-from cloudtune.planning.plan_file import load_plan, make_job, save_plan
-from cloudtune.planning.problem import build_problem, stored_profiles
 from cloudtune.profiles import store
-from cloudtune.running import dry_run
-from cloudtune.running.reporter import Reporter
-from cloudtune.running.resume import resume_job
 from cloudtune.runs import home, identity
 from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job, job_of_ledger

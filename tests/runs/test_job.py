@@ -7,12 +7,12 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import make
+from cloudtune.forecast.problem import build_problem
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.scaling import Measurement
 from cloudtune.model.trial import EndReason
-from cloudtune.planning import make
-from cloudtune.planning.problem import build_problem
 from cloudtune.policy.base import TrialRules, drain_seconds
 from cloudtune.runs.job import Job, make_policy, read_rules, trials
 from tests.builders import LINEAR, Setting, offer, play, profile

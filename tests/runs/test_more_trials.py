@@ -10,6 +10,7 @@ from cloudtune.engine.resume import replay
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import UsageError
 from cloudtune.experiment.search_space import Grid, Uniform
+from cloudtune.lifecycle.resume import Further, further_limits, try_more
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.events import Interrupted, LaunchFailed, RunContinued, first_event
 from cloudtune.model.plans import Charges, Limits
@@ -17,9 +18,8 @@ from cloudtune.model.trial import EndReason, Trial
 from cloudtune.model.units import format_dollars, format_seconds
 from cloudtune.planners.exact import ExactPlanner
 from cloudtune.planners.reserve import Reserve
-from cloudtune.policy.planned.situation import Situation
 from cloudtune.policy.run import RunPolicy
-from cloudtune.running.resume import Further, further_limits, try_more
+from cloudtune.policy.schedule.situation import Situation
 from cloudtune.runs.figures import legs
 from cloudtune.runs.job import make_policy, make_sampler
 from cloudtune.runs.report import build, to_json
@@ -28,7 +28,7 @@ from tests.builders.runs import Setting
 from tests.builders.trials import Given, trials
 from tests.builders.values import present
 from tests.display.test_run_screen import print_lines
-from tests.running import test_resume
+from tests.lifecycle import test_resume
 
 SETTING = Setting(trials=6, min_epochs=2, max_epochs=8)
 MORE, PAUSE = 5, 500.0

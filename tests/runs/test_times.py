@@ -13,8 +13,8 @@ import pytest
 from cloudtune import clock
 from cloudtune.engine.ledger import read_entries
 from cloudtune.engine.resume import replay
+from cloudtune.forecast import prediction
 from cloudtune.model.scaling import Measurement, Provenance, ScalingProfile
-from cloudtune.planning import forecasting
 from cloudtune.profiles.store import read, script_hash, write
 from cloudtune.runs import history
 from cloudtune.runs.job import Job, job_of_ledger
@@ -34,7 +34,7 @@ def _none_is_asked(no_aws: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     Plans are forecast by a few runs, not 31; and the date doesn't change at midnight.
     """
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 300)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 300)
     monkeypatch.setattr(clock, "unix_time", lambda: NOW)
 
 

@@ -12,10 +12,10 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.spot_pools import UNLIMITED, PoolTrace
+from cloudtune.lifecycle.run_plan import load_problem
 from cloudtune.model.catalog import PoolName, SpotBehaviour
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
-from cloudtune.running.problems import load_problem
 from cloudtune.runs.job import make_policy
 from cloudtune.strategies.fleets import SpendingFleet
 from cloudtune.strategies.waiting import outage_left

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import cloudtune
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.plan_file import make_job
+from cloudtune.forecast.problem import build_problem
 from cloudtune.infra.node.messages import Epoch, Gone
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.model.commands import StartTrial
 from cloudtune.model.plans import Limits
 from cloudtune.model.trial import Parallel
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.plan_file import make_job
-from cloudtune.planning.problem import build_problem
 from cloudtune.runs.report import simulate
 from tests.builders import profile
 from tests.builders.experiments import small_experiment

@@ -22,9 +22,9 @@ from urllib.parse import parse_qs, urlsplit
 from cloudtune.display.pages.document import strict_json
 from cloudtune.display.pages.reports import live_content, run_page
 from cloudtune.errors import CloudtuneError, UsageError
+from cloudtune.lifecycle.following import LedgerTail
+from cloudtune.lifecycle.stopping import stop_run
 from cloudtune.model.units import parse_dollars, parse_seconds
-from cloudtune.running.following import LedgerTail
-from cloudtune.running.stopping import stop_run
 from cloudtune.runs import home
 from cloudtune.runs.job import job_of_ledger
 from cloudtune.runs.report import Report, build

@@ -6,6 +6,8 @@ from cloudtune.display import alternatives_tables, plan_tables
 from cloudtune.display.pages import figures
 from cloudtune.display.pages.document import PageSection, document, facts, table
 from cloudtune.display.pages.figures import Figure, TimeUnit, Trace
+from cloudtune.forecast.alternatives import Point
+from cloudtune.forecast.proposal import Proposal
 from cloudtune.model.plans import Limits, Plan, RunPlan
 from cloudtune.model.text import (
     cost_format,
@@ -17,8 +19,6 @@ from cloudtune.model.text import (
     percent,
 )
 from cloudtune.model.units import format_seconds
-from cloudtune.planning.alternatives import Point
-from cloudtune.planning.proposal import Proposal
 
 _SYMBOLS = (
     *("square", "diamond", "triangle-up", "triangle-down", "cross", "x", "hexagon", "pentagon"),

@@ -15,6 +15,8 @@ import pytest
 
 from cloudtune.errors import ExperimentError, UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.forecast import prediction
+from cloudtune.forecast.plan_file import load_plan
 from cloudtune.infra.aws import preflight
 from cloudtune.infra.aws.account.inventory import lines, load_inventory
 from cloudtune.infra.aws.account.policies import Place, head
@@ -27,10 +29,8 @@ from cloudtune.infra.emulator.client import EmulatorControl
 from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint
+from cloudtune.lifecycle import runner
 from cloudtune.model.commands import Launch
-from cloudtune.planning import forecasting
-from cloudtune.planning.plan_file import load_plan
-from cloudtune.running import runner
 from cloudtune.runs.job import Job
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called
@@ -164,7 +164,7 @@ def refusal(kind: str, code: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play one run for a forecast, not 31."""
-    monkeypatch.setattr(forecasting, "FORECAST_EVENTS", 1)
+    monkeypatch.setattr(prediction, "FORECAST_EVENTS", 1)
 
 
 def plan_text(
@@ -292,7 +292,7 @@ def test_a_disk_without_room_is_reported_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = SimpleNamespace(free=100 * 2**20)
-    monkeypatch.setattr("cloudtune.running.runner.shutil.disk_usage", lambda _folder: usage)
+    monkeypatch.setattr("cloudtune.lifecycle.runner.shutil.disk_usage", lambda _folder: usage)
     assert "100 MiB of disk are free" in refusal_text(experiment(tmp_path))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cloudtune.infra.node.messages import Epoch, Training
-from cloudtune.running.runner import read_program
+from cloudtune.lifecycle.runner import read_program
 from cloudtune.script.command import split_words
 from cloudtune.train.programs.program import Program
 from tests.builders.experiments import small_experiment

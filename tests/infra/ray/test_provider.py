@@ -15,14 +15,14 @@ from rich.console import Console
 from cloudtune.display.plan_screen import show_head
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.problem import build_problem
+from cloudtune.forecast.proposal import propose
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, Calls, calls_to
 from cloudtune.infra.ray import calls as ray_calls
 from cloudtune.infra.ray.provider import RAY
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.problem import build_problem
-from cloudtune.planning.proposal import propose
 from cloudtune.runs import control, home
 from tests.bench import called, wait_for
 from tests.builders.experiments import FIELDS

@@ -16,6 +16,8 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.experiment.schema import LimitSettings
+from cloudtune.forecast.make import make_plan
+from cloudtune.forecast.problem import build_problem
 from cloudtune.infra.node.lease import first_lease
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, RUN_TAG, calls_to
 from cloudtune.infra.slurm import nodes
@@ -23,8 +25,6 @@ from cloudtune.infra.slurm.calls import SlurmCalls, SlurmError, time_options
 from cloudtune.infra.slurm.provider import SLURM
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
-from cloudtune.planning.make import make_plan
-from cloudtune.planning.problem import build_problem
 from tests.bench import wait_for
 from tests.builders.experiments import FIELDS
 from tests.builders.proposals import speed

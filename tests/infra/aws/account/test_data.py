@@ -8,8 +8,8 @@ import pytest
 from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.running.data import with_data
-from cloudtune.running.runner import preflight
+from cloudtune.lifecycle.data import with_data
+from cloudtune.lifecycle.runner import preflight
 from cloudtune.runs.job import read_charges
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called

@@ -13,7 +13,7 @@ from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.provider import at_place
-from cloudtune.running import runner
+from cloudtune.lifecycle import runner
 from cloudtune.runs import home
 from tests.bench import TRAIN, called
 from tests.builders.experiments import write_experiment

@@ -12,7 +12,7 @@ from cloudtune.infra.aws.account import policies
 from cloudtune.infra.aws.account.policies import Place
 from cloudtune.infra.aws.rights import lacking_rights
 from cloudtune.infra.emulator.requests import Access
-from cloudtune.running.runner import preflight
+from cloudtune.lifecycle.runner import preflight
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import called
 from tests.builders.experiments import experiment_on_aws

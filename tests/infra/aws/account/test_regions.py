@@ -15,12 +15,12 @@ from cloudtune.infra.aws import price_refresh
 from cloudtune.infra.aws.price_checks import Quotes
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.provider import Endpoint
+from cloudtune.lifecycle import remote, start
+from cloudtune.lifecycle.regions import after
 from cloudtune.model.events import EpochDone
 from cloudtune.model.trial import EndReason
 from cloudtune.profiles import store
 from cloudtune.profiles.store import script_hash
-from cloudtune.running import remote, start
-from cloudtune.running.regions import after
 from cloudtune.runs import home
 from tests.aws_stand_in.account import found_by_boto3, set_up_account
 from tests.bench import called

@@ -9,8 +9,8 @@ from cloudtune.errors import UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.infra.emulator.requests import Access
 from cloudtune.infra.node.variables import SecretError
-from cloudtune.running import variables
-from cloudtune.running.runner import preflight
+from cloudtune.lifecycle import variables
+from cloudtune.lifecycle.runner import preflight
 from tests.aws_stand_in.policies import Asked, verdict
 from tests.bench import Bench, called
 from tests.builders.experiments import experiment_on_aws
