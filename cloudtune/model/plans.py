@@ -465,9 +465,23 @@ class Rentable:
         return profile.boot.mean + profile.start.mean + profile.release.mean
 
     @cached_property
-    def fastest_epoch(self) -> float:
-        """The expected seconds of an epoch at the fastest width, losses included."""
-        return min(map(self.epoch_seconds, self.profile.epoch))
+    def paces(self) -> tuple[tuple[float, float], ...]:
+        """Seconds of an epoch, and of one instance that it takes, at each width; losses included.
+
+        Widths that another one beats in both are left out. The cheapest is the first.
+        """
+        paces: list[tuple[float, float]] = []
+        for width in self.profile.epoch:
+            seconds = max(self.epoch_seconds(width), 1e-9)
+            paces.append((seconds, max(seconds * width / self.gpus, 1e-9)))
+        paces.sort(key=lambda pace: (pace[1], pace[0]))
+        quicker = math.inf
+        useful = []
+        for pace in paces:
+            if pace[0] < quicker:
+                useful.append(pace)
+                quicker = pace[0]
+        return tuple(useful)
 
     @cached_property
     def epoch_instance_seconds(self) -> float:

@@ -70,8 +70,9 @@ class Means(NamedTuple):
     def buy(self, rentable: Rentable) -> "Bought":
         """Return what these means buy on one offer.
 
-        Each instance boots first, and must be back before the end. Where even the fastest trial
-        can't reach its last epoch by then, epochs count only by the share that it does reach.
+        Each instance boots first, and must be back before the end. Where trials can't reach their
+        last epoch by then, epochs count only by the share that they do reach: at the width at which
+        that comes to most. A wide trial reaches more, and leaves room for fewer.
         """
         price = rentable.offer.usd_per_second
         billed = max(0.0, self.seconds - rentable.profile.launch.mean)
@@ -80,12 +81,15 @@ class Means(NamedTuple):
         if price > 0 and count > 0:
             billed = min(billed, self.dollars / (price * count))
         span = max(0.0, billed - rentable.idle_seconds)
-        trained = span / max(rentable.epoch_instance_seconds, 1e-9)
-        reached = min(1.0, span / max(self.last_epoch * rentable.fastest_epoch, 1e-9))
+        trained = 0.0
+        for seconds, instance_seconds in rentable.paces:
+            if instance_seconds <= count * seconds:  # so many instances have GPUs for one trial
+                reached = min(1.0, span / (self.last_epoch * seconds))
+                trained = max(trained, span / instance_seconds * reached)
         rooms = max(1.0, count * rentable.gpus / max(1.0, rentable.cheapest_width))
         busy = min(1.0, self.trials_at_once / rooms)
         spent = count * rentable.offer.charge(billed) if price > 0 else 0.0
-        return Bought(count, count * trained * reached * busy, spent)
+        return Bought(count, count * trained * busy, spent)
 
     def less(self, bought: "Bought") -> "Means":
         """Return what a purchase leaves."""

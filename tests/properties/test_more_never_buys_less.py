@@ -91,6 +91,9 @@ BARRIERS = Choice(
     3600.0,
     44.369636951912675,
 )
+# A p4d's trials would reach their last epoch on all of its GPUs alone, one after the other.
+SMALL = Choice("best", frozenset({"g4dn.xlarge"}), "on-demand", 8, 3600.0, 2.0)
+A_P4D = {"types": frozenset({"p4d.24xlarge"})}
 STAGED = st.builds(replace, CHOICES, strategy=st.sampled_from(sorted(planned_names())))
 MORE = st.one_of(
     st.frozensets(st.sampled_from(TYPES), min_size=1).map(lambda types: {"types": types}),
@@ -160,6 +163,8 @@ def measure(rentable: Rentable) -> Rentable:
 @given(choice=CHOICES, more=MORE)
 @example(choice=HALF_AN_INSTANCE, more={"deadline": 2.0})
 @example(choice=BARRIERS, more={"budget": 1.3})
+@example(choice=SMALL, more=A_P4D)
+@example(choice=replace(SMALL, strategy="asha-stopping"), more=A_P4D)
 def test_more_never_buys_less(folder: Path, choice: Choice, more: dict[str, Any]) -> None:
     assert count_epochs(with_more(choice, more)) >= (1 - TOLERANCE) * count_epochs(choice)
 
