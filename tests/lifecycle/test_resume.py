@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Sequence
-from queue import SimpleQueue
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +16,7 @@ from cloudtune.engine.resume import replay
 from cloudtune.engine.simulator import SimWorld
 from cloudtune.errors import HurriedError, UsageError
 from cloudtune.infra.cluster.world import CloudWorld
+from cloudtune.infra.node.messages import Training
 from cloudtune.lifecycle.resume import Further, further_limits
 from cloudtune.model.commands import Command, StartTrial, StopTrial
 from cloudtune.model.events import EpochDone, Event, Interrupted, RunContinued
@@ -183,41 +184,37 @@ def test_a_run_that_has_trained_all_is_over() -> None:
         further_limits(SETTING.job(), policy, left, Further("+1h", None), policy.now)
 
 
-def unheard_world() -> Any:
-    """Return what of a world hears of interrupts, and nothing else."""
-    world: Any = SimpleNamespace(
-        _began=0.0, _interrupted=False, _hurried=False, _ended=False, _events=SimpleQueue()
-    )
-    world._head = SimpleNamespace(rental=SimpleNamespace(run="r1"), alive=lambda: True)
-    world._watcher = SimpleNamespace(failure=None)
-    world._acknowledge = lambda: None
-    world._leased_until = lambda: 0.0
-    world._last, world._timers = 0.0, {}
-    return world
+def unheard_world(folder: Path) -> CloudWorld:
+    """Return a world without a cluster: it hears of interrupts, and of nothing else."""
+    rental = SimpleNamespace(run="r1", boot_log=str)
+    head: Any = SimpleNamespace(rental=rental, folder=folder, running=False, alive=lambda: True)
+    training = Training("train.py:train", "loss", "min", 9, str(folder), 0)
+    ec2: Any = None
+    return CloudWorld(head, ec2, training, folder, 0.0)
 
 
-def test_a_second_interrupt_waits_for_nothing() -> None:
-    world = unheard_world()
-    CloudWorld.interrupt(world)
-    assert isinstance(CloudWorld.next_event(world), Interrupted)
-    CloudWorld.interrupt(world)
+def test_a_second_interrupt_waits_for_nothing(tmp_path: Path) -> None:
+    world = unheard_world(tmp_path)
+    world.interrupt()
+    assert isinstance(world.next_event(), Interrupted)
+    world.interrupt()
     with pytest.raises(HurriedError, match="interrupted twice"):
-        CloudWorld.next_event(world)
+        world.next_event()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_third_interrupt_breaks_no_giving_back(number: signal.Signals) -> None:
-    world, given_back = unheard_world(), []
+def test_a_third_interrupt_breaks_no_giving_back(number: signal.Signals, tmp_path: Path) -> None:
+    world, given_back = unheard_world(tmp_path), []
     with control.interruptible() as interruption:
-        interruption.tell(lambda: CloudWorld.interrupt(world))
+        interruption.tell(world.interrupt)
         signal.raise_signal(number)
-        assert isinstance(CloudWorld.next_event(world), Interrupted)
+        assert isinstance(world.next_event(), Interrupted)
         signal.raise_signal(number)
         with pytest.raises(HurriedError):
-            CloudWorld.next_event(world)
+            world.next_event()
         for instance in ("i-1", "i-2"):  # as the sweep does, which comes after
             signal.raise_signal(number)
             given_back.append(instance)
     assert given_back == ["i-1", "i-2"]
     with pytest.raises(HurriedError):
-        CloudWorld.next_event(world)
+        world.next_event()

@@ -375,7 +375,7 @@ class Saving:
         if not begun:
             return Halted(self._checkpoint(written), coming, stands=True)
         self._command.go_on()
-        copy = self._copy_without(begun, old, written)
+        copy = self._copy_without(begun, old, saved or written)
         checkpoint = None if copy is None else self._checkpoint(saved or written, copy)
         return Halted(checkpoint, coming)
 

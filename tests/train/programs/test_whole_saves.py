@@ -40,6 +40,15 @@ def test_quick_save_keeps_last_line(tmp_path: Path, before: bool) -> None:
     assert kept.torn == []
 
 
+def test_quick_epochs_that_overwrite_their_saves_go_on(tmp_path: Path) -> None:
+    """The next save often begins before the last is known to be whole: then it isn't kept."""
+    way = Way(2, 0.005, 0.05, before=False, in_place=True, epochs=60)
+    kept = play(way, tmp_path / "trial")
+    assert kept.reported == [*range(1, 61)]
+    assert 60 in kept.found
+    assert kept.torn == []
+
+
 def test_save_between_lines_sets_no_order() -> None:
     order = SaveOrder()
     between = Look(100.0, 99.99, 0.02, False, math.inf, is_last_line=False, reports=1)
