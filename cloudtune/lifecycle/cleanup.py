@@ -8,9 +8,9 @@ from pathlib import Path
 from cloudtune.errors import CloudtuneError
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.pricing import catalog
-from cloudtune.infra.cluster.head_process import RECORD, end_recorded
+from cloudtune.infra.cluster.head_process import RECORD, HeadProcess, end_recorded
 from cloudtune.infra.heads.launch import Remote, parse_tag
-from cloudtune.infra.processes import DamagedRecordError, ProcessGroup, is_running
+from cloudtune.infra.processes import DamagedRecordError, is_running
 from cloudtune.infra.provider import (
     PRICE_TAG,
     Cloud,
@@ -151,10 +151,10 @@ def dead_heads() -> list[Head]:
 
 def _find_head(folder: Path) -> Head:
     try:
-        recorded = ProcessGroup.recorded(folder / RECORD)
+        head = HeadProcess.recorded(folder)
     except DamagedRecordError as error:
         return Head(folder, 0, str(error))
-    members = [] if recorded is None else recorded[0].members()
+    members = [] if head is None else head.group.members()
     return Head(folder, sum(map(is_running, members)))
 
 

@@ -46,7 +46,7 @@ _Queued: TypeAlias = tuple[Event, Sequence[Callable[[], None]]]
 _Heard: TypeAlias = tuple[str, Message, Callable[[], None]]
 
 _ENDS = (events.TrialStopped, events.TrialFailed, events.TrialLost)
-# A timer that is late by so many seconds shows that this process stood still.
+# If no event is taken, and a timer is due, for so many seconds, this process stood still.
 _STILL_SECONDS = 10.0
 # Seconds for sessions to end by themselves; the instances end in any case.
 _JOIN_SECONDS = 8.0
@@ -94,7 +94,7 @@ class CloudWorld:
         self._events: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
         self._finished: set[str] = set()  # sessions whose end the policy knows
         self._first: deque[_Queued] = deque()  # before all of the queue
-        self._awake = 0.0  # when this process last noticed that it had stood still
+        self._taken_at = math.inf  # when the last event was taken, in seconds of the run
         self._timers: dict[str, float] = {}
         self._sessions: dict[str, TrialSession] = {}
         # By trial: it may have to load its checkpoint again.
@@ -357,30 +357,19 @@ class CloudWorld:
         if self._first:
             return self._first.popleft()
         now = unix_time() - self._began
-        until_timer = max(0.0, min(self._timers.values(), default=now + 1.0) - now)
+        due = min(self._timers.values(), default=now + 1.0)
         try:
-            taken: _Queued | None = self._events.get(timeout=until_timer)
+            taken: _Queued | None = self._events.get(timeout=max(0.0, due - now))
         except queue.Empty:
-            taken = None
-        still = self._stood_still()
-        if taken is None:
             timer = self._due_timer()
             taken = None if timer is None else (timer, ())
-        if taken is None or not still:
+        before, self._taken_at = self._taken_at, unix_time() - self._began
+        if taken is None or self._taken_at < max(due, before) + _STILL_SECONDS:
             return taken
-        # The leases may have ended the instances meanwhile: what their trials have saved comes
-        # before the news of their end.
+        # This process stood still, or its machine slept. The leases may have ended the instances
+        # meanwhile: what their trials have saved comes before the news of their end.
         self._first += [*self._unreported(), taken]
         return self._first.popleft()
-
-    def _stood_still(self) -> bool:
-        """Whether a timer is long overdue: this process was stopped, or its machine slept."""
-        now = unix_time() - self._began
-        due = max(min(self._timers.values(), default=now), self._awake)
-        if now < due + _STILL_SECONDS:
-            return False
-        self._awake = now
-        return True
 
     def _unreported(self) -> Iterator[_Queued]:
         """Yield the epochs in the storage of all sessions whose end the policy doesn't know yet."""

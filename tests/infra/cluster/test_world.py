@@ -1,6 +1,7 @@
 """Sessions of a real run: their events, their checkpoints, and what the next controller hears."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,7 +210,9 @@ def test_saved_before_its_instance_is_lost(tmp_path: Path, lived_on: bool, why: 
     assert next(event for event in result if isinstance(event, NodeLost)).reason.startswith(why)
 
 
-def test_what_trials_saved_while_it_stood_still_comes_before_their_loss(tmp_path: Path) -> None:
+def test_what_trials_saved_while_it_stood_still_comes_before_their_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "state").write_text("of any epoch")
     left = Left(tmp_path, 0)
@@ -218,13 +221,26 @@ def test_what_trials_saved_while_it_stood_still_comes_before_their_loss(tmp_path
     assert isinstance(started, TrialStarted)
     for epoch in (1, 2, 3):
         CheckpointStore(str(tmp_path)).save("t00", epoch, {"loss": 0.5}, tmp_path / "files")
-    left.world.apply(SetTimer("tick", unix_time() - 60.0))
     left.hear(1, messages.Lost("its instance is gone"))
     left.hear(2, messages.Gone())
+    each_look_a_minute_later = itertools.count(unix_time(), 60.0).__next__
+    monkeypatch.setattr(ray_world, "unix_time", each_look_a_minute_later)
     *saved, lost = left.events(3)
     epochs = [event.epoch for event in saved if isinstance(event, EpochDone)]
     assert epochs == [1, 2], "3 was never granted"
     assert isinstance(lost, TrialLost)
+
+
+def test_a_resumed_run_did_not_stand_still(tmp_path: Path) -> None:
+    """Its timers are long overdue, and agents report what it has missed."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "state").write_text("of any epoch")
+    CheckpointStore(str(tmp_path)).save("t00", 1, {"loss": 0.5}, tmp_path / "files")
+    left = Left(tmp_path, 0)
+    left.world.apply(SetTimer("tick", 0.0))
+    left.world.adopt(START)
+    [first] = left.events(1)
+    assert isinstance(first, TrialStarted)
 
 
 BOOM = messages.Failure("ValueError: boom", "Traceback …")
