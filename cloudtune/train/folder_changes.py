@@ -1,7 +1,9 @@
 """The folder of a command's checkpoints: which of its files have changed."""
 
 import contextlib
+import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,6 +16,16 @@ def leads_out(link: Path, folder: Path) -> bool:
     return not link.resolve().is_relative_to(folder.resolve())
 
 
+def list_below(folder: Path) -> Iterator[Path]:
+    """Return what is below a folder, without what is deleted meanwhile.
+
+    `Path.rglob` raises where a folder goes while it is read, as when a trainer deletes an old save.
+    """
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            yield Path(parent, name)
+
+
 class Changes:
     """Tracks which files of a folder have changed since the last call."""
 
@@ -24,7 +36,7 @@ class Changes:
     def state(self) -> State:
         """Return the present state of the folder's files, without links that lead out of it."""
         state: State = {}
-        for path in self.path.rglob("*"):
+        for path in list_below(self.path):
             with contextlib.suppress(OSError):  # it has just been deleted
                 if path.is_symlink() and leads_out(path, self.path):
                     continue

@@ -36,6 +36,7 @@ from cloudtune.train.checkpoint import (
     usable,
 )
 from cloudtune.train.command_session import FLUSH_SECONDS
+from cloudtune.train.folder_changes import list_below
 from cloudtune.train.programs import counting
 from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
 from cloudtune.train.programs.metric_parsers import Reading, Readings, find_epoch, find_step
@@ -589,7 +590,7 @@ class ReadRun(CommandRun):
 
     def _new_files(self) -> list[str]:
         """Return some files of the trial's own, relative to its folder."""
-        paths = (path for path in sorted(self.folder.rglob("*")) if not path.is_symlink())
+        paths = (path for path in sorted(list_below(self.folder)) if not path.is_symlink())
         names = (path.relative_to(self.folder).as_posix() for path in paths if path.is_file())
         return list(itertools.islice(names, _NEW_FILES))
 

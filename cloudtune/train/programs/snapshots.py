@@ -11,6 +11,8 @@ from typing import Final
 
 import psutil
 
+from cloudtune.train.folder_changes import list_below
+
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # Flags of <sys/inotify.h>.
 _IN_ACCESS: Final = 0x1
@@ -36,7 +38,7 @@ class ReadWatch:
 
     def __init__(self, folder: Path) -> None:
         self._file = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        folders = [folder, *(path for path in list_below(folder) if path.is_dir())]
         mask = _IN_ACCESS | _IN_CLOSE_NOWRITE
         watches = [_LIBC.inotify_add_watch(self._file, os.fsencode(path), mask) for path in folders]
         self.works = self._file >= 0 and min(watches) >= 0
@@ -95,7 +97,7 @@ class WriteOrder:
         self._watch_log()
 
     def _watch(self, folder: Path) -> None:
-        below = (path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())
+        below = (path for path in list_below(folder) if path.is_dir() and not path.is_symlink())
         for path in [folder, *below]:
             watch = _LIBC.inotify_add_watch(self._file, os.fsencode(path), _WRITES)
             if watch >= 0:
@@ -165,7 +167,7 @@ class WriteOrder:
         files = {str(path)}
         if is_folder:
             self._watch(path)
-            files |= {str(below) for below in path.rglob("*")}
+            files |= set(map(str, list_below(path)))
         self._after |= files
         self._pending |= files
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from cloudtune.train.folder_changes import list_below
+
 # What files of models are called.
 MODEL_SUFFIXES: Final = (
     *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5", ".keras", ".npz", ".msgpack"),
@@ -133,7 +135,7 @@ def _lacks_others(path: Path) -> bool:
     if path.suffix == ".distcp":
         return not (folder / ".metadata").is_file()
     if path.name == "config.json" and _is_of_model(path):
-        return not any(it.suffix in MODEL_SUFFIXES for it in folder.rglob("*"))
+        return not any(it.suffix in MODEL_SUFFIXES for it in list_below(folder))
     if path.name in _OF_TRAINER and _TRAINERS.fullmatch(folder.name):
         return not (folder / "trainer_state.json").is_file()
     return False
