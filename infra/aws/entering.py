@@ -6,8 +6,10 @@ import contextlib
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +22,7 @@ from cloudtune.infra.aws.errors import CALL_ERRORS
 from cloudtune.infra.node.entering import entering
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from cloudtune.infra.provider import Endpoint
 
@@ -45,20 +47,22 @@ def run_command(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
         CloudtuneError: it can't be run there; the message says why.
     """
     ssm = Clients(endpoint)["ssm"]
+    command = ""
     try:
-        sent = ssm.send_command(
-            InstanceIds=[instance],
-            DocumentName=EXEC_DOCUMENT,
-            Parameters={"commands": [shlex.join(entering(words))]},
-        )
-        command = sent["Command"]["CommandId"]
-        try:
-            ended = _wait(ssm, command, instance)
-        except KeyboardInterrupt:
-            # Not allowed by a set-up of before: it ends with the instance.
-            with contextlib.suppress(*CALL_ERRORS):
-                ssm.cancel_command(CommandId=command, InstanceIds=[instance])
-            raise
+        # It may run there before its id is here, without which it can't be ended.
+        with _interrupts_held():
+            sent = ssm.send_command(
+                InstanceIds=[instance],
+                DocumentName=EXEC_DOCUMENT,
+                Parameters={"commands": [shlex.join(entering(words))]},
+            )
+            command = sent["Command"]["CommandId"]
+        ended = _wait(ssm, command, instance)
+    except KeyboardInterrupt:
+        # Not allowed by a set-up of before: it ends with the instance.
+        with contextlib.suppress(*CALL_ERRORS):
+            ssm.cancel_command(CommandId=command, InstanceIds=[instance])
+        raise
     except CALL_ERRORS as error:
         raise _unreachable(instance, error) from None
     sys.stdout.write(ended["StandardOutputContent"])
@@ -71,6 +75,22 @@ def run_command(endpoint: Endpoint, instance: str, words: Sequence[str]) -> int:
     if ended["ResponseCode"] < 0:  # it never began, or was ended
         raise CloudtuneError(f"{instance}: Systems Manager says {ended['StatusDetails']}")
     return int(ended["ResponseCode"])
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Raise an interrupt (Ctrl-C) that comes meanwhile at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # interrupts come in the main thread alone
+        return
+    came = threading.Event()
+    handler = signal.signal(signal.SIGINT, lambda *_: came.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+    if came.is_set():
+        raise KeyboardInterrupt
 
 
 def _wait(ssm: Any, command: str, instance: str) -> dict[str, Any]:
