@@ -106,7 +106,7 @@ def drawn(experiment: Path, profile: Path, seed: int) -> Question:
     settings = {
         "strategy": ("best", "asha-stopping", "asha")[seed % 3],
         "trials": 100_000,
-        "max_epochs": dice.choice((9, 27, 54)),
+        "epochs": dice.choice((9, 27, 54)),
         "budget": (20 if is_known else 4) * 10 ** dice.random(),
         "deadline": 1800 * 16 ** dice.random(),
     }
