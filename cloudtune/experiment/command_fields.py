@@ -7,12 +7,14 @@ from typing import Final
 from cloudtune.errors import nearest, quote
 from cloudtune.experiment.sections import Checkpoints, ProgressSettings
 from cloudtune.experiment.spaces import Space
-from cloudtune.script.command import Word, built_in, holes, split_words
+from cloudtune.script.command import Word, built_in, holes, is_pattern, split_words
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "fish"})
 _OPERATORS: Final = re.compile(r"\|\|?|&&?|;|\d?>>?(&\d)?|<")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=.*")
 _VARIABLE: Final = re.compile(r"\$(\w+|\{\w+\}|\()")
+# What looks like a file's name, and is no option.
+_FILE: Final = re.compile(r"[^-=][^=]*\.\w+")
 
 
 def epochs_mistake(name: str, value: int, progress: ProgressSettings) -> str:
@@ -78,6 +80,12 @@ def _unknown(
             )
         if name == "resume" and not resumes:
             return "{resume} needs the folder of checkpoints; write checkpoints: {folder: …}"
+        is_text = flag is not None and not is_pattern(flag)
+        if name == "resume" and is_text and _FILE.fullmatch(flag or ""):
+            return (
+                f"{{resume:{flag}}} is the text {flag}, once there is a checkpoint; for the file "
+                f"write {{resume}}/{flag}, or {{resume:**/{flag}}} if it is in a folder below"
+            )
         if flag is not None and name in others and name not in parameters and name != "resume":
             return f"{{{name}:…}} is for values that may be false: a parameter, or {{resume:…}}"
     return ""

@@ -11,7 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from cloudtune.errors import UsageError
@@ -405,8 +405,15 @@ def _notes(options: Sequence[Option], shown: Shown) -> Iterator[str]:
     folder = shown.folder or "."
     yield f"checkpoints: {{folder: {_yaml(folder)}, resumes: false}}  # {shown.saved}"
     if resumes is not None:
-        words = resumes.words("{resume}/FILE")
+        words = resumes.words(_resume_placeholder(folder, shown.saved))
         yield f"# With `{words}` in train, and without resumes: false, trials can pause and move"
+
+
+def _resume_placeholder(folder: str, saved: str) -> str:
+    """Return the placeholder of a file that was saved in a folder, whatever its numbers are."""
+    name = PurePosixPath(saved).relative_to(folder).as_posix()
+    pattern = re.sub(r"\d+", "*", name)
+    return f"{{resume}}/{name}" if pattern == name else f"{{resume:{pattern}}}"
 
 
 def _bools(options: Sequence[Option]) -> Iterator[str]:

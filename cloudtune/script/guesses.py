@@ -32,6 +32,8 @@ _DISCOUNT: Final = 0.9
 # What the data, or a model that is loaded, decide.
 _FIXED: Final = ("in", "input", "out", "output", "num_classes", "n_features", "image", "img")
 _CHOSEN: Final = frozenset({"optimizer", "opt", "optim", "activation", "scheduler", "schedule"})
+# A library's list of all optimizers has dozens, most of which need something that isn't there.
+_MOST_CHOICES: Final = 10
 _RETURNS: Final = ("reward", "return", "rew")
 _MAXIMIZED: Final = (
     *("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2", "score"),
@@ -134,7 +136,8 @@ def usual_space(value: Option) -> str | None:
     if name.split("_")[0] in _FIXED or name in _FIXED:
         return None
     if value.choices:
-        return _choice(value.choices) if name in _CHOSEN else None
+        few = len(value.choices) <= _MOST_CHOICES
+        return _choice(value.choices) if few and name in _CHOSEN else None
     if isinstance(default, str):
         return None
     for is_it, space in _USUAL:
@@ -190,6 +193,11 @@ _USUAL: Final[tuple[_Usual, ...]] = (
         lambda default: _choice_around(default or 64),
     ),
     (lambda it: "layers" in it or it in {"depth", "n_layer"}, _near),
+    # Boosted trees.
+    (lambda it: it == "max_depth", lambda default: _choice_around(default or 6)),
+    (lambda it: it == "num_leaves", lambda default: _choice_around(default or 31)),
+    (lambda it: it == "subsample" or it.startswith("colsample"), lambda _: "{uniform: [0.5, 1]}"),
+    (lambda it: it in {"reg_lambda", "reg_alpha"}, lambda default: _around(default or 1.0)),
 )
 
 

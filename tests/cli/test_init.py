@@ -595,12 +595,26 @@ def test_where_a_program_saves_is_kept(bench: Bench) -> None:
     path = draft(bench, program)
     text = path.read_text()
     assert "checkpoints: {folder: out, resumes: false}  # out/last.pt" in text
-    assert "# With `--resume {resume}/FILE` in train" in text
+    assert "# With `--resume {resume}/last.pt` in train" in text
     assert not load_experiment(path, {}).can_resume
     text = text.replace(", resumes: false", "").replace("--lr", "--resume {resume}/last.pt --lr", 1)
     path.write_text(text)
     experiment = load_experiment(path, {})
     assert (experiment.checkpoints.folder, experiment.can_resume) == ("out", True)
+
+
+def test_trees_have_their_ranges_and_a_library_s_long_list_has_none(bench: Bench) -> None:
+    parses = "options = parser.parse_args()"
+    options = """parser.add_argument("--max_depth", type=int, default=4)
+parser.add_argument("--subsample", type=float, default=1.0)
+parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
+parser.add_argument("--optim", choices=list("abcdefghijkl"), default="a")
+"""
+    program = (PROGRAM % "print(f'val acc {acc}')").replace(parses, options + parses)
+    search = load_experiment(draft(bench, program), {}).to_json()["search"]
+    assert search.keys() == {"lr", "max_depth", "subsample", "optimizer"}
+    assert search["max_depth"] == {"choice": [2, 4, 8]}
+    assert search["subsample"] == {"uniform": [0.5, 1.0]}
 
 
 def test_option_folder_may_have_digits(bench: Bench) -> None:
@@ -611,6 +625,7 @@ def test_option_folder_may_have_digits(bench: Bench) -> None:
     )
     text = draft(bench, program.replace('"out"', '"model-64"')).read_text()
     assert "checkpoints: {folder: model-64, resumes: false}  # model-64/1/x.pt" in text
+    assert "# With `--resume {resume:*/x.pt}` in train" in text
 
 
 def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench: Bench) -> None:

@@ -89,6 +89,10 @@ def test_wrong_command_is_refused_before_renting(
         ({"reports": {}}, "main.py: nothing reports: no file in HERE names cloudtune"),
         ({"reports": {"printed": "acc (.*)"}}, "names no number; write {name} where one is"),
         ({"reports": {"printed": "(?P<acc>.)"}}, "finds no accuracy, the experiment's metric;"),
+        (
+            {"train": "main.py --lr {lr} {resume:last.pt}", "checkpoints": {"folder": "out"}},
+            "{resume:last.pt} is the text last.pt, once there is a checkpoint; for the file write",
+        ),
         ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
         ({"checkpoints": {"folder": ".."}}, "is not below the folder that the command runs in"),
         ({"reports": {}, "checkpoints": {"folder": "."}}, "only a folder of checkpoints alone"),
@@ -186,6 +190,16 @@ def test_the_newest_checkpoint_is_named_by_a_pattern(tmp_path: Path) -> None:
     assert program.fill({}) == ["p", "-v"]
     (tmp_path / "empty").mkdir()
     assert program.fill({"resume": str(tmp_path / "empty")}) == ["p", "-v"]
+
+
+def test_a_folder_of_each_start_counts_before_the_names_in_it(tmp_path: Path) -> None:
+    saves = ("version_2/epoch=40.ckpt", "version_10/epoch=3.ckpt", "version_10/epoch=21.ckpt")
+    for name in saves:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    command = "p {resume:version_*/epoch=*.ckpt}"
+    program = Program(command, split_words(command), 1)
+    assert program.fill({"resume": str(tmp_path)}) == ["p", str(tmp_path / saves[-1])]
 
 
 BOOLS = """

@@ -86,14 +86,16 @@ def _fill_list(word: Word, values: Mapping[str, object]) -> list[object] | None:
 def newest(folder: Path, pattern: str) -> str | None:
     """Return the newest file or folder below a folder by a pattern; None if there is none.
 
-    That is the one with the largest numbers in its name: a restored folder has no times.
+    That is the one with the largest numbers in its path, from left to right: a restored folder has
+    no times, and a library may begin a folder `version_1` each time that it starts.
     """
-    found = sorted(folder.glob(pattern), key=lambda path: (_numbers(path.name), path.name))
+
+    def order(path: Path) -> tuple[list[int], str]:
+        name = path.relative_to(folder).as_posix()
+        return [int(digits) for digits in _DIGITS.findall(name)], name
+
+    found = sorted(folder.glob(pattern), key=order)
     return str(found[-1]) if found else None
-
-
-def _numbers(name: str) -> list[int]:
-    return [int(digits) for digits in _DIGITS.findall(name)]
 
 
 def _value_text(value: object) -> str:
