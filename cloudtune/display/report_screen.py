@@ -12,7 +12,7 @@ from cloudtune.engine.record.accounting import Accounting, Amount
 from cloudtune.engine.record.gpu_series import gpu_shares
 from cloudtune.forecast.alternatives import Against
 from cloudtune.lifecycle.cleanup import Found
-from cloudtune.model.events import FORGOTTEN, InstanceGone
+from cloudtune.model.events import FORGOTTEN, EpochDone, InstanceGone
 from cloudtune.model.plans import RunPlan
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
@@ -34,6 +34,8 @@ from cloudtune.runs.report import Report, StageReport, WidthChange
 
 # The maximum number of lines of one kind; the JSON has all.
 _MAX_LINES = 24
+# The share of all GPU time above which it is said how to lose less.
+_MUCH_LOST = 0.05
 # Where a price table has its facts from.
 _BRACKETS = re.compile(r" \([^()]*\)")
 _LABELS = {
@@ -272,6 +274,7 @@ def _show_facts(out: Console, report: Report) -> None:
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [_failure_text(trial, scale) for trial in failed])
     _print_some(out, list(_early_ends(report)))
+    _print_some(out, list(_saves_too_rarely(report)))
     _print_some(out, [f"Entered by {visit}" for visit in report.visits])
     if report.job.measuring:
         cost = cost_format(report.job.plan.offers)
@@ -301,6 +304,23 @@ def _early_ends(report: Report) -> Iterator[str]:
         more = f" and {len(where) - _MAX_LINES} more" if len(where) > _MAX_LINES else ""
         shown = ", ".join(where[:_MAX_LINES])
         yield f"Their scripts ended before {scale.at(last)}: {shown}{more}"
+
+
+def _saves_too_rarely(report: Report) -> Iterator[str]:
+    """Yield a line where trials pause before their script first saves, if that cost much."""
+    experiment = report.job.experiment
+    whole = report.accounting.whole.gpu_seconds
+    if not whole or report.accounting.amounts["lost"].gpu_seconds < _MUCH_LOST * whole:
+        return
+    epochs = [entry.event for entry in report.entries if isinstance(entry.event, EpochDone)]
+    first = min((it.epoch for it in epochs if it.checkpoint is not None), default=0)
+    if first > experiment.span.min:
+        scale = experiment.scale
+        yield (
+            f"The script first saves at {scale.at(first)}, and trials pause from "
+            f"{scale.at(experiment.span.min)} on, which then begin again: write "
+            f"epochs: {{min: {scale.units(first):g}}}, or save more often"
+        )
 
 
 def _busy_gpus(report: Report) -> Iterator[str]:

@@ -192,3 +192,19 @@ def load_report(folder: Path, job: Job, entries: Sequence[Entry]) -> Report:
 
 def screen(report: Report) -> str:
     return "\n".join(print_lines(lambda out: show_report(out, report), columns=200))
+
+
+@pytest.mark.parametrize(("saves_every", "said"), [(1, False), (6, True)])
+def test_a_script_that_saves_after_its_first_pauses_is_named(
+    saves_every: int, *, said: bool
+) -> None:
+    """Its trials pause at epoch 2, and begin again."""
+    setting = Setting(48, 2, 18, 2, max_instances=1, saves_every=saves_every)
+    job = setting.job()
+    asha = job.experiment.model_copy(update={"strategy": StrategySettings(name="asha")})
+    job = replace(job, experiment=asha)
+    result = build(job, play(setting, job.policy()).entries)
+    lines = print_lines(lambda out: show_report(out, result), columns=200)
+    named = [line for line in lines if "first saves at epoch 6" in line]
+    assert bool(named) == said
+    assert all("write epochs: {min: 6}, or save more often" in line for line in named)
