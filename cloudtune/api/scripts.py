@@ -12,7 +12,7 @@ from typing import Any
 from cloudtune.errors import ExperimentError, UsageError, quote
 from cloudtune.experiment.spaces import parse_parameter
 from cloudtune.private_files import for_others
-from cloudtune.script.drafts import Draft, Gap, Shown, program_draft, usual_options
+from cloudtune.script.drafts import Draft, Gap, Shown, nothing_to_tune, program_draft, usual_options
 from cloudtune.script.functions import mentions
 from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
 from cloudtune.script.invocation import Invocation, call_folder
@@ -123,6 +123,8 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
         return function
     program, named = ask_options(Invocation.usual(script, words))
     options, kept = _apply(named, program.words)
+    if not usual_options(options):
+        raise nothing_to_tune(program, options)
     outputs = _outputs(options, kept)
     missing = [it for it in options if it.required and it.words("out") not in outputs]
     if missing:

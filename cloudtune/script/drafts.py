@@ -257,13 +257,8 @@ def program_draft(
     """Return the draft of a program that is called with these `words` besides its options.
 
     `alone`: nothing in its folder trains on several GPUs.
-
-    Raises:
-        UsageError: it has no option that could be searched.
     """
     tuned = _with_parameters(usual_options(options))
-    if not tuned:
-        raise _nothing_to_tune(program, options)
     takes = [option for option in options if option.takes_value]
     epochs = next((option for option in takes if option.last_name in EPOCHS), None)
     steps = next((option for option in takes if option.last_name in STEPS), None)
@@ -323,7 +318,8 @@ def _variables(program: Invocation) -> Iterator[str]:
         yield f"env: {{{name}: {value}}}  # {why}"
 
 
-def _nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageError:
+def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageError:
+    """Return the error of a program none of whose options could be searched."""
     takes = [option for option in options if option.takes_value]
     named = ", ".join(option.flag for option in takes[:_OTHERS])
     has = f"its options are {named}" if named else "its --help names no options with values"

@@ -664,10 +664,13 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
     ],
 )
 def test_a_script_that_nothing_can_be_made_of(source: str, message: str, tmp_path: Path) -> None:
+    """It isn't tried for a minute first."""
     script = tmp_path / "s.py"
     script.write_text(source)
+    shown: list[str] = []
     with pytest.raises(UsageError, match=message):
-        draft_script(script, show=print)
+        draft_script(script, show=shown.append)
+    assert shown == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
