@@ -31,6 +31,7 @@ from cloudtune.script.guesses import is_held_out, is_metric, rank
 from cloudtune.script.invocation import Invocation
 from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
+from cloudtune.script.printed_tables import table_columns
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
 from cloudtune.train.programs.metric_parsers import Reading, Readings, find_step
 from cloudtune.train.programs.output_lines import last_traceback
@@ -360,7 +361,8 @@ class _Trial:
         return list(names.values())
 
     def _find_printed_metrics(self) -> Iterator[_Found]:
-        for name, pattern, _ in labelled_numbers(_text(self._log)):
+        text = _text(self._log)
+        for name, pattern, _ in (*labelled_numbers(text), *table_columns(text)):
             readings = Readings(self._log, name, pattern, last=self._last or 0, start=0)
             reports = list(readings.more(ended=True))
             yield _measure(name, ("printed", pattern), "its output", reports), False, _PRINTED

@@ -64,7 +64,7 @@ class _Number:
 
 def labelled_numbers(text: str) -> list[Labelled]:
     """Return the labelled numbers of a text, such as that of "val loss: 0.31", in its order."""
-    lines = [line for line in _lines(text) if len(line) <= _LONGEST]
+    lines = [line for line in read_lines(text) if len(line) <= _LONGEST]
     if len(lines) > 2 * _LINES:
         lines = lines[:_LINES] + lines[-_LINES:]
     kinds: dict[tuple[str, int], list[_Number]] = defaultdict(list)
@@ -81,7 +81,7 @@ def labelled_numbers(text: str) -> list[Labelled]:
     return list(labelled.values())
 
 
-def _lines(text: str) -> list[str]:
+def read_lines(text: str) -> list[str]:
     """Return the lines of a text; of one that is rewritten the last state."""
     lines = []
     for line in text.replace("\r\n", "\n").split("\n"):

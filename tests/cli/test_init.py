@@ -20,6 +20,7 @@ from cloudtune.script.options import UNKNOWN, read_help
 from cloudtune.script.printed_lines import LinePattern
 from tests.bench import Bench, called
 from tests.builders.experiments import write_experiment
+from tests.builders.values import present
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -649,6 +650,43 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
         assert path.read_text() == "mine"
     done = bench.here("init", script, "--force").succeeded()
     assert load_experiment(path, {}).name == "train"
+
+
+FASTAI = """
+epoch     train_loss  valid_loss  accuracy  time
+0         1.520000    0.900000    0.300000  00:03
+Epoch 2 : |----| 12.50% [1/8 00:00<00:02]
+1         1.120000    0.700000    0.550000  00:03
+2         0.920000    0.600000    0.710000  00:03
+"""
+BARS = """
+Loading the data set of 60000 images
+| Epoch | Train loss | Val acc (%) |
+|-------|------------|-------------|
+| 1     | 1.52       | 30          |
+| 2     | 1.12       | 55          |
+| 3     | 0.92       | nan         |
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "metric", "values", "epochs"),
+    [
+        (FASTAI, "valid_loss", [0.9, 0.7, 0.6], [0, 1, 2]),
+        (BARS, "val_acc", [30.0, 55.0, math.nan], [1, 2, 3]),
+    ],
+    ids=["fastai", "bars"],
+)
+def test_columns_of_a_printed_table_are_metrics(
+    table: str, metric: str, values: list[float], epochs: list[int], bench: Bench
+) -> None:
+    program = PROGRAM.partition("for epoch")[0] + f"print({table!r})"
+    experiment = load_experiment(draft(bench, program), {})
+    assert experiment.metric.name == metric
+    pattern = LinePattern(present(experiment.reports.printed))
+    read = [found for line in table.splitlines() for found in pattern.values(line)]
+    assert [row["epoch"] for row in read] == epochs
+    assert [row[metric] for row in read] == pytest.approx(values, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def newest(folder: Path, pattern: str) -> str | None:
     """Return the newest file or folder below a folder by a pattern; None if there is none.
 
     That is the one with the largest numbers in its path, from left to right: a restored folder has
-    no times, and a library may begin a folder `version_1` each time that it starts.
+    no times, and a library may begin another numbered folder each time that it starts.
     """
 
     def order(path: Path) -> tuple[list[int], str]:
