@@ -286,7 +286,8 @@ def _hint(program: Invocation, words: Sequence[str], error: str, text: str) -> s
     if "--help" in words:
         return (
             "; if it takes no --help, write its experiment by hand, with train: python "
-            f"{program.name} --NAME={{NAME}} and what it prints: cloudtune docs commands"
+            f"{shlex.join(program.call)} --NAME={{NAME}} and what it prints: cloudtune docs "
+            "commands"
         )
     return ""
 

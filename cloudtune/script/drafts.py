@@ -286,7 +286,7 @@ def program_draft(
         words = _without(words, draft.epochs)
         filled.append(draft.epochs.words(f"{{{draft.unit}s}}"))
     filled += [it.words("{seed}") for it in takes if it.last_name == "seed"][:1]
-    draft.train = " ".join(["python", shlex.quote(program.name), *words, *filled])
+    draft.train = " ".join(["python", *map(shlex.quote, program.call), *words, *filled])
     return draft
 
 
@@ -326,8 +326,8 @@ def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErro
     return UsageError(
         f"{program.script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config) (cloudtune docs scripts). A "
-        f"program that reads its settings from a file can be tuned as train: python {program.name} "
-        "{config} (cloudtune docs commands)"
+        f"program that reads its settings from a file can be tuned as train: python "
+        f"{shlex.join(program.call)} {{config}} (cloudtune docs commands)"
     )
 
 

@@ -66,6 +66,12 @@ def imported_names(tree: ast.Module) -> set[str]:
     return names
 
 
+def relative_level(tree: ast.Module) -> int:
+    """Return how many folders up a file's relative imports go: 1 for `from .model import Net`."""
+    levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return max(levels, default=0)
+
+
 def parse_file(path: Path) -> ast.Module:
     """Return the syntax tree of a Python file.
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
-from cloudtune.script.functions import imported_names, parse_file
+from cloudtune.script.functions import imported_names, parse_file, relative_level
 
 # What the folder of a project has.
 _PROJECT: Final = (".git", "pyproject.toml", "setup.py")
@@ -16,13 +16,28 @@ _PROJECT: Final = (".git", "pyproject.toml", "setup.py")
 def call_folder(script: Path) -> Path:
     """Return the folder that a program is called from: its own, or the current one above it.
 
-    The current one is above it if both are in the same project, as in `python tools/train.py`.
+    The current one is above it if both are in the same project, as in `python tools/train.py`. A
+    module of a package is called from the folder that has the package: `python -m nets.train`.
     """
     current = Path.cwd()
     own = script.resolve().parent
+    if above := _folders_to_package(script):
+        folder = own.parents[above - 1]
+        return Path() if folder == current else folder
     if own.is_relative_to(current) and current.is_relative_to(_project(own) or own):
         return Path()
     return script.parent
+
+
+def _folders_to_package(script: Path) -> int:
+    """Return how many folders above a script's own its package is; 0 if it runs by itself.
+
+    It doesn't if its imports are relative.
+    """
+    level = relative_level(parse_file(script)) if script.is_file() else 0
+    folder = script.resolve().parent
+    own = [(above / "__init__.py").exists() for above in (folder, *folder.parents)]
+    return max(level, own.index(False)) if level else 0
 
 
 def _project(folder: Path) -> Path | None:
@@ -52,9 +67,17 @@ class Invocation:
         """The program's path in the folder."""
         return self.script.resolve().relative_to(self.folder.resolve()).as_posix()
 
+    @cached_property
+    def call(self) -> tuple[str, ...]:
+        """What `python` is given: the program's path in the folder, or its module in a package."""
+        if not _folders_to_package(self.script):
+            return (self.name,)
+        module = self.name.removesuffix(".py").removesuffix("/__main__").replace("/", ".")
+        return "-m", module
+
     @property
     def command(self) -> list[str]:
-        return ["python", self.name, *self.words]
+        return ["python", *self.call, *self.words]
 
     @property
     def project(self) -> Path | None:
@@ -64,7 +87,7 @@ class Invocation:
     @cached_property
     def imports(self) -> list[str]:
         """The modules of the folder that it imports, and that aren't beside it."""
-        if self.folder.resolve() == self.script.resolve().parent:
+        if self.call != (self.name,) or self.folder.resolve() == self.script.resolve().parent:
             return []
         names = sorted(imported_names(parse_file(self.script)))
         return [

@@ -652,6 +652,29 @@ def test_nothing_is_written_over_and_mistakes_are_reported(tmp_path: Path, bench
     assert load_experiment(path, {}).name == "train"
 
 
+@pytest.mark.parametrize(
+    ("inits", "module"),
+    [((), "..scores"), (("nets", "nets/small"), ".scores")],
+    ids=["namespaces", "packages"],
+)
+def test_a_module_of_a_package_is_called_as_one(
+    inits: tuple[str, ...], module: str, bench: Bench
+) -> None:
+    """It can't be run by its path: its imports are relative."""
+    small = bench.folder / "nets/small"
+    small.mkdir(parents=True)
+    for folder in inits:
+        (bench.folder / folder / "__init__.py").touch()
+    for place in (small, small.parent):
+        (place / "scores.py").write_text("score = 0.5")
+    program = f"from {module} import score\n" + PROGRAM % "print(f'val acc {score}')"
+    (small / "train.py").write_text(program)
+    bench.here("init", small / "train.py").succeeded()
+    experiment = load_experiment(bench.folder / "experiment.yaml", {})
+    assert experiment.train == "python -m nets.small.train --lr {lr} --epochs {epochs}"
+    assert experiment.train_file == small / "train.py"
+
+
 FASTAI = """
 epoch     train_loss  valid_loss  accuracy  time
 0         1.520000    0.900000    0.300000  00:03
