@@ -25,6 +25,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "metric.mode": ("whether lower or higher is better",),
     "search": ("parameters and their ranges ([search spaces](search-spaces.md))",),
     "initial": ("configurations to try first (missing parameters are drawn)", "none"),
+    "like": ("configurations to try one by one while they do well, which `--like` sets", "none"),
     "trials": (
         "maximum number of configurations",
         "no cap for a search; one bracket of successive halving for `sha` and `pbt`",

@@ -46,8 +46,7 @@ OVERRIDES = {
     "log_to": "log_to",
     "keep_failed": "trial.keep_failed",
 }
-# All options of an experiment: search and metric override several fields, and `like` adds to
-# `initial`.
+# All options of an experiment: search and metric override several fields, and `like` names a run.
 OPTIONS = (*OVERRIDES, "search", "metric", "like")
 
 
@@ -113,8 +112,8 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
 
     `given` has the keys of `OPTIONS`: numbers are seconds or dollars, and instances and history may
     be comma-separated. `search` has spaces by parameter, or texts such as "lr=uniform(0, 1)";
-    `metric` is a text such as "accuracy:max"; `like` names a run whose best configurations are
-    tried first. The experiment of a script is the file beside it, which is written if it is
+    `metric` is a text such as "accuracy:max"; `like` names a run to begin with the best
+    configurations of. The experiment of a script is the file beside it, which is written if it is
     missing.
 
     Raises:
@@ -131,8 +130,8 @@ def load_experiment(source: Source, given: Mapping[str, Any]) -> Experiment:
     overrides = _overrides(given)
     experiment = _load(fields, overrides)
     if given.get("like"):
-        initial = [*experiment.initial, *best_configs(given["like"], experiment)]
-        experiment = _load(fields, {**overrides, "initial": initial})
+        like = best_configs(given["like"], experiment)
+        experiment = _load(fields, {**overrides, "like": like})
     named_sampler(experiment)  # refuses combinations that don't work
     experiment.check_train()
     return _about_resuming(experiment)

@@ -239,9 +239,9 @@ def plan(
     `experiment` is a YAML file, a training script, the fields of an experiment as a mapping, or a
     `cloudtune.Experiment`. In a mapping, `train` may be a function at the top level of a file.
     `given` overrides its fields: `deadline` ("2h", or seconds), `budget` ("$40", or dollars),
-    `trials`, `initial` (configurations to try first), `like` (an earlier run whose five best
-    configurations are tried first), `strategy`, `max_instances`, `provider`, `instances`, `market`,
-    `epochs`, `search`, `metric` ("accuracy:max"), `seed`, `storage`,
+    `trials`, `initial` (configurations to try first), `like` (an earlier run to begin with
+    the five best configurations of), `strategy`, `max_instances`, `provider`, `instances`,
+    `market`, `epochs`, `search`, `metric` ("accuracy:max"), `seed`, `storage`,
     `history` and `try_first`. `profile` is the file of a measured profile, or the name of a
     published one; `objective` ("best", "cost", "time" or "trials"), `planner` and `confidence` (0.5
     to 0.999) are those of `cloudtune plan`. `point` chooses a plan of the front by its number,

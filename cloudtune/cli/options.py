@@ -107,7 +107,7 @@ experiment_options = _together(
         "--like",
         metavar="RUN",
         shell_complete=run_names,
-        help="Try the five best configurations of an earlier run first.",
+        help="Begin with the five best configurations of an earlier run, while they do well.",
     ),
     click.option(
         "--history",

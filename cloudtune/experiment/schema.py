@@ -193,6 +193,9 @@ def _named_strategy(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+Configs: TypeAlias = Annotated[tuple[dict[str, Any], ...], BeforeValidator(plain)]
+
+
 class Experiment(Section):
     """What the user asks for; a valid one by construction.
 
@@ -210,9 +213,8 @@ class Experiment(Section):
     search: dict[field_types.ParameterName, field_types.Parameter] = Field(
         min_length=1, examples=["{lr: {loguniform: [1e-4, 1]}}"]
     )
-    initial: Annotated[tuple[dict[str, Any], ...], BeforeValidator(plain)] = Field(
-        default=(), examples=["[{lr: 0.1}]"]
-    )
+    initial: Configs = Field(default=(), examples=["[{lr: 0.1}]"])
+    like: Configs = Field(default=(), examples=["[{lr: 0.1}]"])
     trials: field_types.Whole | None = Field(default=None, ge=1, le=100_000, examples=["12"])
     epochs: Epochs = Field(examples=["{min: 1, max: 27}"])
     eta: field_types.Whole = Field(default=3, ge=2, le=1000, examples=["3"])
@@ -310,15 +312,15 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _initial_is_of_the_space(self) -> Experiment:
         if self.trials is not None and len(self.initial) > self.trials:
-            raise validation.refuse(
-                f"has {len(self.initial)} configurations, and trials is {self.trials}; raise it",
-                "initial",
-            )
-        for number in range(len(self.initial)):
+            why = f"has {len(self.initial)} configurations, and trials is {self.trials}; raise it"
+            raise validation.refuse(why, "initial")
+        fields = ["initial"] * len(self.initial) + ["like"] * len(self.like)
+        for number, field in enumerate(fields):
             try:
                 self._complete(number)
             except PlaceError as error:
-                raise validation.refuse(str(error), "initial", number, *error.path) from None
+                place = (field, number - fields.index(field), *error.path)
+                raise validation.refuse(str(error), *place) from None
         return self
 
     @model_validator(mode="after")
@@ -392,11 +394,11 @@ class Experiment(Section):
 
     @property
     def first_configs(self) -> tuple[dict[str, Any], ...]:
-        """The configurations to try first, by flat names; values that `initial` lacks are drawn."""
-        return tuple(map(self._complete, range(len(self.initial))))
+        """Those of `initial`, then of `like`, by flat names; values that they lack are drawn."""
+        return tuple(map(self._complete, range(len(self.initial) + len(self.like))))
 
     def _complete(self, number: int) -> dict[str, Any]:
-        config = flat(self.initial[number])
+        config = flat([*self.initial, *self.like][number])
         return complete(self.space, config, f"{self.seed}/initial/{number}")
 
     @property

@@ -152,7 +152,7 @@ def trials(experiment: Experiment) -> tuple[Trial, ...]:
 
 
 def _configs(experiment: Experiment, count: int) -> Sequence[Mapping[str, object]]:
-    """Return `count` configurations, those of `initial` first; grids may have fewer."""
+    """Return `count` configurations, the first ones first; grids may have fewer."""
     first = experiment.first_configs
     drawn = sample(experiment.space, count, experiment.seed)
     return [*first, *(config for config in drawn if config not in first)][:count]
@@ -273,23 +273,24 @@ def make_sampler(experiment: Experiment, *, learns: bool = True) -> Sampler:
     if kind in ADDED and learns:
         most = max_trials(experiment)
         return ADDED[kind](experiment.space, mode=mode, seed=experiment.seed, most=most)
-    if kind in {"random", ADAPTIVE} or not (learns or kind == "qmc"):
-        drawn: SpaceSampler = Drawn(experiment)
-    else:
-        drawn = SpaceSampler(
-            experiment.space,
-            kind,
-            mode=mode,
-            seed=experiment.seed,
-            most=max_trials(experiment),
-            random_fraction=random_fraction,
-            first=experiment.first_configs,
-        )
     if kind == ADAPTIVE and learns:
         first = len(experiment.initial)
+        aside = range(first, len(experiment.first_configs))
+        drawn = Drawn(experiment, aside)
+        like = map(drawn.begin, aside)
         last = experiment.span.max
-        return Adaptive(drawn, mode, last, seed=experiment.seed, initial=first)
-    return drawn
+        return Adaptive(drawn, mode, last, seed=experiment.seed, initial=first, like=like)
+    if kind in {"random", ADAPTIVE} or not (learns or kind == "qmc"):
+        return Drawn(experiment)
+    return SpaceSampler(
+        experiment.space,
+        kind,
+        mode=mode,
+        seed=experiment.seed,
+        most=max_trials(experiment),
+        random_fraction=random_fraction,
+        first=experiment.first_configs,
+    )
 
 
 def named_sampler(experiment: Experiment) -> tuple[str, float]:
@@ -308,9 +309,12 @@ def named_sampler(experiment: Experiment) -> tuple[str, float]:
 
 
 class Drawn(SpaceSampler):
-    """The random sampler, with the configurations that a planned run would also try."""
+    """The random sampler, with the configurations that a planned run would also try.
 
-    def __init__(self, experiment: Experiment) -> None:
+    Those `aside`, by their numbers, are only tried by `begin`.
+    """
+
+    def __init__(self, experiment: Experiment, aside: Sequence[int] = ()) -> None:
         space = experiment.space
         most = max_trials(experiment)
         seed = experiment.seed
@@ -318,7 +322,8 @@ class Drawn(SpaceSampler):
         self._drawn_before: Sequence[Mapping[str, object]] = ()
         self._experiment = experiment
         self._next = 0
-        self._taken: set[int] = set()
+        self._aside = len(aside)
+        self._taken = set(aside)
 
     def _draw(self, count: int) -> None:
         """Draw at least `count` configurations, if there are that many.
@@ -327,8 +332,9 @@ class Drawn(SpaceSampler):
         the number of trials isn't set.
         """
         drawn = len(self._drawn_before)
-        if drawn < count <= self._most:
-            wanted = int(min(self._most, max(count, 2 * drawn, _FIRST_DRAWS)))
+        most = self._most + self._aside
+        if drawn < count <= most:
+            wanted = int(min(most, max(count, 2 * drawn, _FIRST_DRAWS)))
             self._drawn_before = _configs(self._experiment, wanted)
 
     def ask(self) -> Trial | None:
@@ -339,7 +345,12 @@ class Drawn(SpaceSampler):
         if self._given >= self._most or self._next >= len(self._drawn_before):
             return None
         self._next += 1
-        return self._begin_trial(self._drawn_before[self._next - 1])
+        return self.begin(self._next - 1)
+
+    def begin(self, number: int) -> Trial | None:
+        """Return the configuration of that number as a trial; None if there may be no more."""
+        self._draw(number + 1)
+        return None if self._given >= self._most else self._begin_trial(self._drawn_before[number])
 
     def candidates(self) -> Sequence[Mapping[str, object]]:
         """Return the candidates: with grids, which are tried in full, only these draws."""
@@ -355,7 +366,7 @@ class Drawn(SpaceSampler):
         if candidate < self._next or candidate in self._taken or self._given >= self._most:
             return None
         self._taken.add(candidate)
-        return self._begin_trial(self._drawn_before[candidate])
+        return self.begin(candidate)
 
 
 def read_charges(experiment: Experiment) -> Charges:

@@ -13,6 +13,7 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.engine.ledger import FileLedger, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld
+from cloudtune.experiment import Experiment
 from cloudtune.forecast import make
 from cloudtune.forecast.plan_file import make_job
 from cloudtune.forecast.problem import build_problem, stored_profiles
@@ -140,14 +141,39 @@ def test_the_search_learns_where_configurations_are_good(place: Place) -> None:
     assert near_the_best(trials[40:]) > 0.6
 
 
-def test_a_run_like_another_begins_with_its_best(place: Place) -> None:
+def begun_like(place: Place, metric: Metric) -> tuple[list[Trial], Experiment]:
+    """Return the trials of a run like one whose best rates are near 0.01."""
     place.ran("first-run", strategy="best")
-    plain = load_experiment(place.experiment(strategy="best"), {})
     like = load_experiment(place.experiment(strategy="best"), {"like": "first"})
-    assert plain.initial == ()
-    assert [math.log10(config["lr"]) for config in like.initial] == pytest.approx([-2] * 5, abs=0.6)
-    begun = make_sampler(like)
-    asked = [trial.config for _ in range(5) if (trial := begun.ask()) is not None]
+    sampler = make_sampler(like)
+    begun: list[Trial] = []
+    while (trial := sampler.ask()) is not None:
+        begun.append(trial)
+        sampler.tell(trial, 1, metric(trial.config, 1))
+    return begun, like
+
+
+def test_a_run_like_another_begins_with_its_best(place: Place) -> None:
+    begun, like = begun_like(place, right)
+    assert like.initial == ()
+    assert [math.log10(config["lr"]) for config in like.like] == pytest.approx([-2] * 5, abs=0.6)
+    assert begun[0].config == like.first_configs[0]
+    assert all(config in [trial.config for trial in begun[:10]] for config in like.first_configs)
+
+
+def test_what_does_not_transfer_costs_one_trial(place: Place) -> None:
+    """Where the best of the other run are the worst of this one, others are drawn instead."""
+    begun, like = begun_like(place, lambda config, epoch: -right(config, epoch))
+    assert len(begun) == TRIALS
+    alike = [trial for trial in begun if trial.config in like.first_configs]
+    assert alike == begun[:1]
+
+
+def test_a_strategy_without_the_model_begins_with_all_of_them(place: Place) -> None:
+    place.ran("first-run", strategy="best")
+    like = load_experiment(place.experiment(strategy="asha"), {"like": "first"})
+    sampler = make_sampler(like)
+    asked = [trial.config for _ in range(5) if (trial := sampler.ask()) is not None]
     assert asked == list(like.first_configs)
 
 
@@ -156,8 +182,8 @@ def test_what_the_earlier_run_did_not_search_is_drawn(place: Place) -> None:
     place.ran("first-run")
     search = "{lr: {loguniform: [1e-1, 1]}, momentum: {uniform: [0, 1]}}"
     like = load_experiment(place.experiment(search=search, trials=3), {"like": "first-run"})
-    assert 1 <= len(like.initial) <= 3
-    assert all(set(config) == {"lr"} and config["lr"] >= 0.1 for config in like.initial)
+    assert 1 <= len(like.like) <= 3
+    assert all(set(config) == {"lr"} and config["lr"] >= 0.1 for config in like.like)
     assert all(0 <= config["momentum"] <= 1 for config in like.first_configs)
 
 

@@ -87,6 +87,12 @@ def test_a_mistakes_line(bench: Bench, initial: str, message: str) -> None:
     bench.here("plan", path).refused(f"experiment.yaml:{line}: {message}")
 
 
+def test_a_mistake_in_like_has_its_line(bench: Bench) -> None:
+    path = bench.experiment()
+    path.write_text(f"{path.read_text()}initial: [{{lr: 0.1}}]\nlike: [{{lr: 0.1}}, {{lr: 2}}]\n")
+    bench.here("plan", path).refused("like[1].lr: 2 is not in {'uniform': [0.01, 0.1]}")
+
+
 def test_a_run_begins_with_them(bench: Bench, simulated: list[Job]) -> None:
     path = bench.ready()
     path.write_text(path.read_text() + "initial: [{lr: 0.05, n: 7}]\n")

@@ -8,6 +8,7 @@ are recommendations (`compute_trust`).
 from __future__ import annotations
 
 import itertools
+from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from cloudtune.strategies.samplers.axes import label
 from cloudtune.strategies.samplers.ranking import Ranking, certainty, compute_trust, scores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cloudtune.model.trial import Mode, Trial, TrialId
     from cloudtune.strategies.samplers.axes import Axes, Config
@@ -103,14 +104,28 @@ class Adaptive:
 
     It passes results on, so that a sampler that learns does so from all trials. The first
     `initial` trials are the sampler's own. `last` is the last epoch of a whole training.
+
+    `like` begins another run's best configurations, one each time it is asked. The first comes
+    after the initial ones, and each other once those before it have results, and are at least
+    average in this run: what doesn't transfer costs one trial, not all of them.
     """
 
     def __init__(
-        self, sampler: Candidates, mode: Mode, last: int, *, seed: int = 0, initial: int = 0
+        self,
+        sampler: Candidates,
+        mode: Mode,
+        last: int,
+        *,
+        seed: int = 0,
+        initial: int = 0,
+        like: Iterable[Trial | None] = (),
     ) -> None:
         self._sampler = sampler
         self._mode = mode
         self._initial = initial
+        self._like = iter(like)
+        self._alike: set[TrialId] = set()  # the trials that it has begun
+        self._do_well = True  # whether those have results, and are at least average
         self._candidates = sampler.candidates()
         self._model = _Model(sampler.axes, self._candidates, seed, last)
         self._given: set[tuple[tuple[str, object], ...]] = set()
@@ -128,14 +143,22 @@ class Adaptive:
             self._initial -= 1
             return self._sampler.ask()
         self._measure()
-        trial = None
-        self._due += self._model.trust
-        if self._due >= 0.5:
-            trial = self._recommend()
-            self._due -= trial is not None
-        trial = trial or self._sampler.ask()
+        trial = self._begin_alike() if self._do_well else None
+        if trial is None:
+            self._due += self._model.trust
+            if self._due >= 0.5:
+                trial = self._recommend()
+                self._due -= trial is not None
+        trial = trial or self._sampler.ask() or self._begin_alike()
         if trial is not None:
             self._given.add(_key(trial.config))
+        return trial
+
+    def _begin_alike(self) -> Trial | None:
+        trial = next(self._like, None)
+        if trial is not None:
+            self._alike.add(trial.id)
+            self._do_well = False
         return trial
 
     def more(self, trials: int) -> int:
@@ -171,3 +194,6 @@ class Adaptive:
         failed = [name in self._failed for name in self._histories]
         results = scores(list(self._histories.values()), self._mode, failed)
         self._model.learn([self._trials[name] for name in self._histories], results)
+        named = zip(self._histories, results, strict=True)
+        alike = [score.value for name, score in named if name in self._alike]
+        self._do_well = len(alike) == len(self._alike) and fmean(alike or [1.0]) >= 0.5
