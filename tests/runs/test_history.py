@@ -141,6 +141,22 @@ def test_the_search_learns_where_configurations_are_good(place: Place) -> None:
     assert near_the_best(trials[40:]) > 0.6
 
 
+def test_the_search_avoids_where_trials_fail(place: Place) -> None:
+    """Half of the learning rates diverge at once, and all others do alike."""
+
+    def fails(config: Mapping[str, object]) -> bool:
+        return float(str(config["lr"])) > 1e-2
+
+    def metric(config: Mapping[str, object], epoch: int) -> float:
+        return math.nan if fails(config) else 0.1 * epoch
+
+    failing = 0
+    for seed in (8, 9, 10):
+        trials = play_trials(place, metric, strategy="best", trials=120, seed=seed)
+        failing += sum(fails(trial.config) for trial in trials[20:60])
+    assert failing < 45, "60 would by chance"
+
+
 def begun_like(place: Place, metric: Metric) -> tuple[list[Trial], Experiment]:
     """Return the trials of a run like one whose best rates are near 0.01."""
     place.ran("first-run", strategy="best")

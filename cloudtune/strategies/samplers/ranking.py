@@ -98,7 +98,8 @@ def certainty(results: Sequence[Score], last: int) -> float:
 
     Nothing was seen beyond the furthest epoch. Each doubling from there on counts as those before
     it, by the geometric mean of what they predicted; before there are any, as `_USUAL`. Without
-    that, a run's first epochs would be trusted most: no later result contradicts them yet.
+    that, a run's first epochs would be trusted most: no later result contradicts them yet. Trials
+    that failed before a result are seen to their end.
     """
     furthest = max((score.epoch for score in results), default=0)
     if furthest == 0:
@@ -109,8 +110,8 @@ def certainty(results: Sequence[Score], last: int) -> float:
         doublings = math.fsum(math.log2(furthest / score.epoch) for score in early)
         predicted = math.fsum(math.log(score.weight) for score in early) / doublings
     unseen = math.log2(max(1.0, last / furthest))
-    seen = fmean(score.weight for score in results)
-    return seen * math.exp(predicted * unseen)
+    later = math.exp(predicted * unseen)
+    return fmean(score.weight * (later if score.epoch else 1.0) for score in results)
 
 
 def _predictiveness(here: Mapping[int, Key], later: Mapping[int, float]) -> float:
