@@ -566,6 +566,4 @@ class Seer:
         rentable = self.rentable(view)
         profile = view.corrected(rentable, ()).profile
         epoch = profile.epoch_seconds(rentable.cheapest_width)
-        return not view.trials or self.horizon(view) > seer_rules.SEASON * (
-            epoch + profile.start.mean
-        )
+        return not view.trials or self.horizon(view) > epoch + profile.start.mean

@@ -34,8 +34,6 @@ STEP = 0.98
 BELIEF = 4.0
 # Exploring is wide enough to reach this share of the whole schedule in its time.
 SCHEDULE = 0.25
-# Another season of exploring needs the time of this many epochs and starts.
-SEASON = 2.0
 # The share by which a plan's epochs may take longer.
 LATE = 0.03
 # Epochs may take this much longer or shorter before the width of exploring is chosen again.
