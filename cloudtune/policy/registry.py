@@ -449,5 +449,6 @@ def run_policy(
         vcpu_quotas=vcpu_quotas,
         zones=zones,
         shares_gpus=shares_gpus,
+        last_epoch=context.max_epochs,
     )
     return RunPolicy(state, parts, **options)

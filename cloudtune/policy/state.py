@@ -87,6 +87,7 @@ class RunState:
         vcpu_quotas: Mapping[str, int] | None = None,
         zones: Sequence[str] = (),
         shares_gpus: bool = False,
+        last_epoch: int = 1,
     ) -> None:
         self.rentables = tuple(rentables)
         machines = [rentable.offer.instance_type for rentable in rentables]
@@ -116,6 +117,7 @@ class RunState:
         self.setups: list[float] = []
         self._setups_shared_at: tuple[float, int, int] | None = None
         self._setup_share = 0.0
+        self._epochs_a_trial = sum(1 / epoch for epoch in range(1, last_epoch + 1))
         self._averages: dict[Offer, _Average] = {}
         self.speeds = SpeedEstimates({kind.name: kind.gpu_model for kind in machines})
         self.gpu_speeds = GpuEstimates(rentables)
@@ -242,14 +244,16 @@ class RunState:
     def setup_share(self) -> float:
         """The seconds of an epoch that are its share of the set-ups of sessions.
 
-        The epochs that running trials are still to train count too. Without them a fleet that has
-        just started would seem to need all its set-ups for the first few epochs.
+        The epochs that running trials are still to train count too, and at least as many as trials
+        train on average where one in e reaches epoch e, as by halving. The first trials are short:
+        by these alone, set-ups would seem to take so long that a slow GPU is as good as a fast one.
         """
         key = self.now, len(self.setups), self.gpu_speeds.epochs.total()
         if key != self._setups_shared_at:
             self._setups_shared_at = key
             coming = sum(max(0, self.granted[trial.id] - trial.epoch) for trial in self.live)
-            self._setup_share = sum(self.setups) / max(1, key[2] + coming)
+            epochs = max(1, key[2] + coming, len(self.setups) * self._epochs_a_trial)
+            self._setup_share = sum(self.setups) / epochs
         return self._setup_share
 
     def spread(self, offer: Offer, other: Offer) -> float:

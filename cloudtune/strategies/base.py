@@ -244,10 +244,6 @@ class View(Protocol):
         They include each epoch's share of the set-up of sessions, as long on every GPU.
         """
 
-    @property
-    def setup_share(self) -> float:
-        """The seconds of that share."""
-
     def spread(self, offer: Offer, other: Offer) -> float:
         """Return how far the ratio of two such expectations may be off.
 

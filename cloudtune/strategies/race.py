@@ -7,7 +7,8 @@ the run may save is more than the scout costs,
     E[max(0, 1 - r exp(s Z))] x the remaining dollars  >  boot and minimum charge
 
 where r is the expected dollars of an epoch there over those here, s the spread of that ratio, and Z
-a standard normal: the value of an option (Black, 1976). Once a scout has trained enough epochs the
+a standard normal: the value of an option (Black, 1976). What scouts that are out are expected to
+save lowers the dollars here: another one saves less. Once a scout has trained enough epochs the
 fleet moves to its GPU model, if what is left of the limits then buys more with the boots of a new
 fleet; otherwise the scout goes. A GPU model that was left is never planned with again, unless all
 others are refused: so a fleet can't go back and forth.
@@ -44,10 +45,9 @@ ENOUGH = 2
 SCOUTING = 0.05
 # A fleet moves to what looks better, and back if that was wrong.
 MOVES = 2
-# It moves where that saves this share though the ratio is off by as many deviations. Where types
-# are close, the other one's spot pool may be the emptier one.
+# It moves where that is expected to save this share. Where types are close, the other one's spot
+# pool may be the emptier one.
 MARGIN = 0.05
-SURE = 1.5
 # The share of the time within which a fleet that is held back must be requested: for a first
 # epoch, and for scouts if money bounds the fleet, which then is as much larger later on.
 SECOND_BOOT = 0.05
@@ -141,13 +141,13 @@ class Race:
         here = next(each for each in ranked if each.offer == chosen)
         best = next((each for each in ranked if self._may_move(view, here, each)), None)
         if best is not None and self._is_open(here, means):
-            if _is_cheaper(view, here, best, means):
+            if _cost_ratio(here, best, means) < 1:
                 # There is one instance of each, so nothing moves: the fleet will be of this one.
                 self.scouts += (here.offer,)
                 self._sent.setdefault(here.offer, 0.0)  # from now on it is paid for as a scout
                 here = best
                 self._home = here.offer
-        elif best is not None and self._pays(view, here, best, means):
+        elif best is not None and self._pays(here, best, means):
             if not _is_alike(here, best):
                 self._leave(view, here.offer)
             self.moves += not self._stands_in(here.offer)
@@ -183,11 +183,11 @@ class Race:
             return same or self._is_known(view, there.offer)
 
         home = next(each for each in ranked if each.offer == self._home)
-        if has_timing(home) and not self._pays(view, here, home, means):
+        if has_timing(home) and not self._pays(here, home, means):
             self._home = here.offer
         for there in ranked:
             empty = there.offer != here.offer and _was_empty(view, there.offer)
-            if empty and has_timing(there) and self._pays(view, here, there, means):
+            if empty and has_timing(there) and self._pays(here, there, means):
                 self._home = there.offer
                 return
 
@@ -203,6 +203,10 @@ class Race:
     def _is_open(self, here: Rentable, means: Means) -> bool:
         """Whether most of the fleet is yet to come, of whichever offer is the best."""
         return self.small and means.buy(here).instances > 1
+
+    def _without_boots(self, here: Rentable, means: Means) -> Rentable:
+        """Return the chosen offer as from now on: its instances are there, if its fleet is."""
+        return here if self._is_open(here, means) else here.booted
 
     def _leave(self, view: View, offer: Offer) -> None:
         """Give a GPU model up: its instances go, unless they are what the rest of money buys."""
@@ -258,11 +262,9 @@ class Race:
         """Whether the chosen offer only stands in, as the cloud refused the one that it was."""
         return chosen != self._home
 
-    def _pays(self, view: View, here: Rentable, there: Rentable, means: Means) -> bool:
-        """Whether another offer buys more for all that is known, though it has yet to boot."""
-        now = here if self._is_open(here, means) else here.booted
-        ratio = _cost_ratio(now, there, means)
-        return ratio * math.exp(SURE * view.spread(here.offer, there.offer)) < 1 - MARGIN
+    def _pays(self, here: Rentable, there: Rentable, means: Means) -> bool:
+        """Whether another offer is expected to buy more, though it has yet to boot."""
+        return _cost_ratio(self._without_boots(here, means), there, means) < 1 - MARGIN
 
     def _stays(
         self, view: View, here: Rentable, scout: Offer, ranked: Sequence[Rentable], means: Means
@@ -289,26 +291,39 @@ class Race:
         width = here.cheapest_width
         spent = self._spent(view, ())
         room = SCOUTING * min(_budget(view), spends + spent) - spent
-        room -= sum(_bill(each, width) for each in ranked if each.offer in self.scouts)
+        now = here  # as cheap as it is expected to be with what the scouts find
+        for each in ranked:
+            if each.offer in self.scouts:
+                room -= _bill(each, width)
+                now = self._cheapened(view, now, each, means)
         willing = [each for each in ranked if self._may_join(view, each.offer)]
         empty = [each for each in ranked if _was_empty(view, each.offer)]
         worth = []
         for there in self._first_of_each_gpu(view, here, (*willing, *empty)):
             scout = _cheapest_scout(there, here, willing)
             scout = scout or _cheapest_scout(there, here, empty)
-            if scout is None:
-                continue
-            bill = _bill(scout, width)
-            trained = ENOUGH * scout.gpus / width * here.epoch_dollars
-            gain = self._gain(view, here, there, _finding(scout, width), means)
-            worth.append((gain - max(0.0, bill - trained), bill, scout.offer))
+            if scout is not None:
+                worth.append((self._worth(view, now, there, scout, means), there, scout))
         sent: tuple[Offer, ...] = ()
-        for net, bill, offer in sorted(worth, key=lambda each: -each[0]):
-            fleet = view.held | Counter([*self.scouts, *sent, offer])
-            if net > 0 and bill <= room and view.admits(fleet):
+        for _, there, scout in sorted(worth, key=lambda each: -each[0]):
+            bill = _bill(scout, width)
+            pays = self._worth(view, now, there, scout, means) > 0
+            fleet = view.held | Counter([*self.scouts, *sent, scout.offer])
+            if pays and bill <= room and view.admits(fleet):
                 room -= bill
-                sent += (offer,) if self._may_join(view, offer) else ()
+                if self._may_join(view, scout.offer):
+                    sent += (scout.offer,)
+                    now = self._cheapened(view, now, there, means)
         return sent
+
+    def _worth(
+        self, view: View, here: Rentable, there: Rentable, scout: Rentable, means: Means
+    ) -> float:
+        """Return the dollars that a scout may save, less what its epochs cost more than here."""
+        width = here.cheapest_width
+        trained = ENOUGH * scout.gpus / width * here.epoch_dollars
+        gain = self._gain(view, here, there, _finding(scout, width), means)
+        return gain - max(0.0, _bill(scout, width) - trained)
 
     def _gain(
         self, view: View, here: Rentable, there: Rentable, finding: float, means: Means
@@ -319,10 +334,18 @@ class Race:
             return 0.0
         share = 1.0 if math.isinf(seconds) else seconds / means.seconds
         rest = means._replace(seconds=seconds, dollars=means.dollars * share)
-        now = here if self._is_open(here, means) else here.booted
-        ratio = _cost_ratio(now, there, rest)
-        spread = view.spread(here.offer, there.offer)
-        return expected_saving(ratio, spread) * rest.buy(now).dollars
+        dollars = rest.buy(self._without_boots(here, means)).dollars
+        return self._saving(view, here, there, rest) * dollars
+
+    def _saving(self, view: View, here: Rentable, there: Rentable, means: Means) -> float:
+        """Return the share of the dollars that is saved on average if the cheaper one is taken."""
+        ratio = _cost_ratio(self._without_boots(here, means), there, means)
+        return expected_saving(ratio, view.spread(here.offer, there.offer))
+
+    def _cheapened(self, view: View, here: Rentable, there: Rentable, means: Means) -> Rentable:
+        """Return the chosen offer with epochs as cheap as those of the cheaper one on average."""
+        cost = 1 - self._saving(view, here, there, means)
+        return replace(here, profile=here.profile.slow_down(cost))
 
     def _first_of_each_gpu(
         self, view: View, here: Rentable, possible: Sequence[Rentable]
@@ -369,22 +392,6 @@ def _cost_ratio(here: Rentable, there: Rentable, means: Means) -> float:
         return there.epoch_dollars / here.epoch_dollars
     bought = _epochs_bought(there, means)
     return _epochs_bought(here, means) / bought if bought > 0 else math.inf
-
-
-def _is_cheaper(view: View, here: Rentable, there: Rentable, means: Means) -> bool:
-    """Whether epochs cost less there, both with today's share of set-ups and without.
-
-    The first trials are short, so that set-ups seem to take more than they will.
-    """
-    alone = _cost_ratio(_without_setups(view, here), _without_setups(view, there), means)
-    return max(_cost_ratio(here, there, means), alone) < 1
-
-
-def _without_setups(view: View, rentable: Rentable) -> Rentable:
-    profile = rentable.profile
-    setup = view.setup_share
-    epoch = {width: seconds.scale(1.0, added=-setup) for width, seconds in profile.epoch.items()}
-    return replace(rentable, profile=replace(profile, epoch=epoch))
 
 
 def _epochs_bought(rentable: Rentable, means: Means) -> float:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # By the prior an epoch on the second costs 1.3 times as much as on the first.
 L40S, A10G = "g6e.xlarge", "g5.xlarge"
+T4 = "g4dn.xlarge"
 STRATEGIES = ("best", "asha", "asha-stopping", "random")
 
 
@@ -164,6 +165,12 @@ def test_a_scout_joins_where_types_are_close(folder: Path, strategy: str) -> Non
     assert sum(max(t.history) for t in trained) > 100
 
 
+def test_scouts_save_less_beside_others(folder: Path) -> None:
+    """Two more would pay, each for itself: an H100's, and another one of Blackwell's GPUs."""
+    raced = race(experiment("4h", "$40", "asha", instances=["*"]), {T4: 0.3})
+    assert len(raced.launches()) == 6
+
+
 def test_no_scout_joins_where_speeds_are_certain(folder: Path) -> None:
     raced = race(experiment("4h", "$40"), {}, certain=True)
     assert set(raced.launches()) == {L40S}
@@ -195,11 +202,28 @@ def test_a_fleet_yet_to_come_is_of_the_cheaper_type_by_however_little(
     assert raced.launches()[A10G] > 5
 
 
+@pytest.mark.parametrize("strategy", ["best", "asha"])
+def test_set_ups_of_the_first_trials_make_no_slow_gpu_cheap(folder: Path, strategy: str) -> None:
+    """A set-up takes as long as the first two epochs, and little of what a trial trains."""
+    either = experiment("4h", "$17", strategy, instances=[T4, L40S])
+    raced = race(either, {T4: 0.2, L40S: 0.12})
+    assert raced.launches()[T4] == 1
+    assert raced.dollars(L40S) > 0.95 * 17
+
+
 def test_a_fleet_of_one_large_instance_has_booted_already(folder: Path) -> None:
     """It isn't left as long as the other type is cheaper by little."""
     either = experiment("1h", "$4", "asha", instances=["p4d.24xlarge", A10G])
-    raced = race(either, {A10G: 0.7})
+    raced = race(either, {A10G: 0.8})
     assert raced.launches(until=150.0) == {"p4d.24xlarge": 1, A10G: 1}
+
+
+def test_a_fleet_of_one_large_instance_moves_by_what_is_expected(folder: Path) -> None:
+    """Two epochs say how cheap the other type is, give or take a sixth; it waits for no more."""
+    either = experiment("1h", "$4", "asha", instances=["p4d.24xlarge", A10G])
+    raced = race(either, {A10G: 0.7}, seed=2)
+    assert raced.dollars("p4d.24xlarge") < 0.25 * 4
+    assert raced.dollars(A10G) > 0.75 * 4
 
 
 def test_trials_move_with_the_fleet_by_their_checkpoints(folder: Path) -> None:
