@@ -8,7 +8,7 @@ from cloudtune.model.catalog import Offer
 from cloudtune.model.plans import Rentable
 from cloudtune.strategies.base import Moment, View
 from cloudtune.strategies.offers import Means, by_worth
-from cloudtune.strategies.race import Race
+from cloudtune.strategies.race import Race, choose_first
 from cloudtune.strategies.waiting import by_worth_after_waits
 
 
@@ -26,7 +26,7 @@ class Offers:
         self.means = means
         self._until_limits = until_limits
         self._rank(by_worth(rentables, means), rentables)
-        self.chosen = self.rentables[0]
+        self.chosen = choose_first(self.rentables, means)
         self.race = Race(self.chosen, rentables)
         self._asked: tuple[Offer, int, int] | None = None
         self._answer = self.chosen.offer

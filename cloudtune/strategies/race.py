@@ -69,6 +69,17 @@ def expected_saving(ratio: float, spread: float) -> float:
     return max(0.0, _NORMAL.cdf(cheaper) - mean * _NORMAL.cdf(cheaper - spread))
 
 
+def choose_first(ranked: Sequence[Rentable], means: Means) -> Rentable:
+    """Return the offer to begin with: the best, by what is known.
+
+    If nothing is known of the script, one instance costs no more until it has trained than all
+    scouts may: a large one would take a small budget before any other has trained.
+    """
+    room = SCOUTING * means.dollars
+    tried = (each for each in ranked if _bill(each, each.cheapest_width) <= room)
+    return next(tried, ranked[0]) if _is_assumed(ranked[0]) else ranked[0]
+
+
 class Race:
     """The GPU models of a run: which is tried beside the chosen one, and which were left.
 
@@ -80,9 +91,8 @@ class Race:
 
     def __init__(self, chosen: Rentable, rentables: Sequence[Rentable]) -> None:
         priced = all(rentable.offer.usd_per_second > 0 for rentable in rentables)
-        profile = chosen.profile
         self.on = priced and any(rentable.profile.is_prior for rentable in rentables)
-        self._assumed = profile.provenance.origin == ASSUMED and not profile.seen
+        self._assumed = _is_assumed(chosen)
         self.small = self.on and self._assumed
         self.scouts: tuple[Offer, ...] = ()
         self.left: dict[str, float] = {}
@@ -368,6 +378,12 @@ class Race:
         Until then the run would wait for it.
         """
         return not view.avoided(offer) and not (self.small and _is_empty(view, offer))
+
+
+def _is_assumed(rentable: Rentable) -> bool:
+    """Whether neither the script nor one like it has been timed."""
+    profile = rentable.profile
+    return profile.provenance.origin == ASSUMED and not profile.seen
 
 
 def _is_empty(view: View, offer: Offer) -> bool:

@@ -213,17 +213,17 @@ def test_set_ups_of_the_first_trials_make_no_slow_gpu_cheap(folder: Path, strate
 
 def test_a_fleet_of_one_large_instance_has_booted_already(folder: Path) -> None:
     """It isn't left as long as the other type is cheaper by little."""
-    either = experiment("1h", "$4", "asha", instances=["p4d.24xlarge", A10G])
-    raced = race(either, {A10G: 0.8})
+    either = experiment("1h", "$22", "asha", instances=["p4d.24xlarge", A10G])
+    raced = race(either, {A10G: 0.75})
     assert raced.launches(until=150.0) == {"p4d.24xlarge": 1, A10G: 1}
 
 
 def test_a_fleet_of_one_large_instance_moves_by_what_is_expected(folder: Path) -> None:
     """Two epochs say how cheap the other type is, give or take a sixth; it waits for no more."""
-    either = experiment("1h", "$4", "asha", instances=["p4d.24xlarge", A10G])
+    either = experiment("1h", "$22", "asha", instances=["p4d.24xlarge", A10G])
     raced = race(either, {A10G: 0.7}, seed=2)
-    assert raced.dollars("p4d.24xlarge") < 0.25 * 4
-    assert raced.dollars(A10G) > 0.75 * 4
+    assert raced.dollars("p4d.24xlarge") < 0.1 * 22
+    assert raced.dollars(A10G) > 0.8 * 22
 
 
 def test_trials_move_with_the_fleet_by_their_checkpoints(folder: Path) -> None:
@@ -285,6 +285,16 @@ def test_a_fleet_doesnt_wait_long_for_an_epoch(folder: Path) -> None:
     raced = race(experiment("4h", "$40", instances=[L40S]), {L40S: 50.0})
     assert raced.first_epoch > 0.1 * 4 * 3600
     assert raced.launches(until=0.05 * 4 * 3600)[L40S] > 5
+
+
+def test_a_small_budget_begins_with_a_small_instance(folder: Path) -> None:
+    """A p4d's eight GPUs would cost least, and until one had trained an eighth of the budget."""
+    either = experiment("2h", "$2.50", "asha", instances=["p4d.24xlarge", L40S], market="spot")
+    raced = race(either, {})
+    assert raced.launches(until=raced.first_epoch - 1) == {L40S: 1}
+    either = experiment("2h", "$25", "asha", instances=["p4d.24xlarge", L40S], market="spot")
+    large = race(either, {})
+    assert large.launches(until=0.0) == {"p4d.24xlarge": 1}
 
 
 def test_a_short_deadline_doesnt_wait_for_a_second_boot(folder: Path) -> None:
