@@ -8,6 +8,7 @@ from cloudtune.errors import nearest, quote
 from cloudtune.experiment.sections import Checkpoints, ProgressSettings
 from cloudtune.experiment.spaces import Space
 from cloudtune.script.command import Word, built_in, holes, is_pattern, split_words
+from cloudtune.script.settings_files import is_settings_file
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "fish"})
 _OPERATORS: Final = re.compile(r"\|\|?|&&?|;|\d?>>?(&\d)?|<")
@@ -86,8 +87,13 @@ def _unknown(
                 f"{{resume:{flag}}} is the text {flag}, once there is a checkpoint; for the file "
                 f"write {{resume}}/{flag}, or {{resume:**/{flag}}} if it is in a folder below"
             )
-        if flag is not None and name in others and name not in parameters and name != "resume":
-            return f"{{{name}:…}} is for values that may be false: a parameter, or {{resume:…}}"
+        is_file = name == "config" and is_settings_file(flag)
+        takes_text = name in parameters or name not in others or name == "resume" or is_file
+        if flag is not None and not takes_text:
+            return (
+                f"{{{name}:…}} is for values that may be false: a parameter, or {{resume:…}}; "
+                "{config:base.yaml} is that file with a trial's parameters"
+            )
     return ""
 
 

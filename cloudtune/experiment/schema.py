@@ -517,6 +517,7 @@ class Experiment(Section):
                 self.directory,
                 reads=self.reports.any,
                 here=here,
+                parameters=self.space.flat_names,
                 falses=self._falses,
             )
             return

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cloudtune.errors import ExperimentError, nearest
-from cloudtune.script.command import Word, split_words
+from cloudtune.script.command import Word, holes, split_words
 from cloudtune.script.functions import mentions, parse_file
 from cloudtune.script.printed_lines import EXAMPLE
+from cloudtune.script.settings_files import check_settings_file, is_settings_file
 
 _SCRIPT: Final = re.compile(r"[\w./-]+\.py\b")
 _CHANGE: Final = re.compile(r"\bcd\s+([\w./-]+)")
@@ -50,17 +51,24 @@ def _plain(word: Word) -> str:
 
 
 def check_command(
-    command: str, folder: Path, *, reads: bool, here: bool, falses: Collection[str] = ()
+    command: str,
+    folder: Path,
+    *,
+    reads: bool,
+    here: bool,
+    parameters: Collection[str] = (),
+    falses: Collection[str] = (),
 ) -> None:
     """Check that the command's program and script exist, and that something reports.
 
     `reads`: the experiment says where its metrics are read. `here`: it will run on this machine.
-    `falses` are the parameters that may be false.
+    `parameters` are those of the search, `falses` those that may be false.
 
     Raises:
         ExperimentError: it can't train; the message says why.
     """
     _check_program(_plain(split_words(command)[0]), folder, here=here)
+    _check_settings(command, folder, parameters)
     script = find_script(command, folder)
     if script.suffix != ".py":
         return
@@ -79,6 +87,21 @@ def check_command(
             "cloudtune.report({…}) once an epoch, or say where its numbers are: "
             f"reports: {{file: metrics.jsonl}} or {{printed: '{EXAMPLE}'}}"
         )
+
+
+def _check_settings(command: str, folder: Path, parameters: Collection[str]) -> None:
+    """Check that each parameter is in a file of settings, unless a word of the command has it."""
+    named = list(holes(split_words(command)))
+    elsewhere = {name for name, _ in named}
+    for name, text in named:
+        if name == "config" and "config" not in parameters and is_settings_file(text):
+            inside = [parameter for parameter in parameters if parameter not in elsewhere]
+            path = folder / str(text)
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ExperimentError(
+                    f"train: {text} is not below {folder}, the folder that instances get a copy of"
+                )
+            check_settings_file(path, inside)
 
 
 class _BoolOption(NamedTuple):

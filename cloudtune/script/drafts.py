@@ -29,6 +29,7 @@ from cloudtune.script.guesses import (
 from cloudtune.script.invocation import Invocation
 from cloudtune.script.options import Option
 from cloudtune.script.printed_lines import EXAMPLE
+from cloudtune.script.settings_files import is_settings_file
 
 # The number of other metrics in a comment.
 _OTHERS: Final = 6
@@ -322,12 +323,16 @@ def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErro
     """Return the error of a program none of whose options could be searched."""
     takes = [option for option in options if option.takes_value]
     named = ", ".join(option.flag for option in takes[:_OTHERS])
+    words = [*program.call, "{config}"]
+    settings = (it for it in takes if is_settings_file(str(it.default)))
+    if option := next(settings, None):
+        words = [*program.call, option.words(f"{{config:{option.default}}}")]
     has = f"its options are {named}" if named else "its --help names no options with values"
     return UsageError(
         f"{program.script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config) (cloudtune docs scripts). A "
         f"program that reads its settings from a file can be tuned as train: python "
-        f"{shlex.join(program.call)} {{config}} (cloudtune docs commands)"
+        f"{' '.join(words)} (cloudtune docs commands)"
     )
 
 

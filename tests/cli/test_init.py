@@ -712,6 +712,14 @@ def test_columns_of_a_printed_table_are_metrics(
     assert [row[metric] for row in read] == pytest.approx(values, nan_ok=True)
 
 
+READS_A_FILE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--config", default="base.yaml")
+parser.parse_args()
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -720,6 +728,10 @@ def test_columns_of_a_printed_table_are_metrics(
         (
             "def train(config): ...\n",
             "nothing to tune.*train: python s.py {config} .cloudtune docs",
+        ),
+        (
+            READS_A_FILE,
+            "its options are --config;.*train: python s.py --config {config:base.yaml} ",
         ),
         ("\0", "not valid Python"),
     ],

@@ -29,6 +29,8 @@ FIELDS: dict[str, Any] = {
 def wrong(tmp_path: Path) -> Callable[..., str]:
     """Return what is said of an experiment with these fields, which is beside a script."""
     (tmp_path / "main.py").write_text("pass")
+    (tmp_path / "base.yaml").write_text("optim: {lr: 0.1}")
+    (tmp_path / "list.json").write_text("[]")
 
     def error_of(**fields: Any) -> str:
         path = write_experiment(tmp_path, json.dumps({**FIELDS, **fields}))
@@ -93,6 +95,17 @@ def test_wrong_command_is_refused_before_renting(
             {"train": "main.py --lr {lr} {resume:last.pt}", "checkpoints": {"folder": "out"}},
             "{resume:last.pt} is the text last.pt, once there is a checkpoint; for the file write",
         ),
+        ({"train": "python main.py --c {config:a.yaml}"}, "train: there is no a.yaml"),
+        ({"train": "python main.py --c {config:../a.yaml}"}, "../a.yaml is not below HERE"),
+        (
+            {"train": "python main.py --c {config:base.yaml}"},
+            "search.lr: base.yaml has no such setting, so it would change nothing. It has optim/lr",
+        ),
+        (
+            {"train": "python main.py --c {config:list.json}"},
+            "train: list.json has no settings by name",
+        ),
+        ({"train": "main.py {lr} {config:--c}"}, "{config:base.yaml} is that file with a trial"),
         ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
         ({"checkpoints": {"folder": ".."}}, "is not below the folder that the command runs in"),
         ({"reports": {}, "checkpoints": {"folder": "."}}, "only a folder of checkpoints alone"),
@@ -108,6 +121,14 @@ def test_wrong_fields_beside_a_command_are_refused(
     wrong: Callable[..., str], fields: dict[str, Any], message: str
 ) -> None:
     assert message in wrong(**fields)
+
+
+def test_a_file_of_settings_has_the_parameters_that_no_word_has(
+    wrong: Callable[..., str],
+) -> None:
+    search = {"optim": {"lr": {"uniform": [0, 1]}}, "width": {"randint": [1, 9]}}
+    command = "python main.py --c {config:base.yaml} --width {width}"
+    assert wrong(train=command, search=search) == ""
 
 
 def test_an_imported_file_may_report(wrong: Callable[..., str], tmp_path: Path) -> None:

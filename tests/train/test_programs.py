@@ -174,6 +174,47 @@ def test_plain_script_resumes_from_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "code" / "metrics.jsonl").exists()
 
 
+SETTINGS = """\
+# Of a project, with an anchor.
+defaults: &adam {name: adam, lr: 1.0e-3, betas: [0.9, 0.999]}
+optim:
+  <<: *adam
+  lr: 1.0e-2  # tuned
+  schedule: cosine
+epochs: 3
+"""
+READS_SETTINGS = """
+import json, sys, yaml
+with open(sys.argv[1]) as file:
+    settings = json.load(file) if sys.argv[1].endswith(".json") else yaml.safe_load(file)
+optim = settings["optim"]
+assert optim["betas"] == [0.9, 0.999] and optim["name"] == "adam", optim
+assert settings["defaults"]["lr"] == 1e-3, settings
+for epoch in range(settings["epochs"]):
+    print(f"epoch {epoch} accuracy {optim['lr'] / 1e-5} schedule {optim['schedule']!r}")
+"""
+
+
+@pytest.mark.parametrize("name", ["base.yaml", "configs/base.json"])
+def test_a_file_of_settings_has_a_trial_s_values(tmp_path: Path, name: str) -> None:
+    """PyYAML, which scripts read it by, takes 1e-05 for a text, and `on` for True."""
+    it = trial(tmp_path, READS_SETTINGS, f"python main.py {{config:{name}}}")
+    it.program = {"printed": PLACE}
+    it.config = {"optim/lr": 1e-05, "optim/schedule": "on"}
+    path = tmp_path / "code" / name
+    path.parent.mkdir(exist_ok=True)
+    text = SETTINGS
+    if path.suffix == ".json":
+        adam = {"name": "adam", "lr": 1e-3, "betas": [0.9, 0.999]}
+        settings = {"defaults": adam, "optim": {**adam, "schedule": "cosine"}, "epochs": 3}
+        text = json.dumps(settings)
+    path.write_text(text)
+    printed = it.run()
+    assert [report.metrics["accuracy"] for report in it.reports] == pytest.approx([1.0] * 3)
+    assert "schedule 'on'" in printed
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize("mode", ["a", "w"])
 def test_restored_lines_are_no_reports(tmp_path: Path, mode: str) -> None:
     """As in facebookresearch/ConvNeXt, whose log stands among its checkpoints."""

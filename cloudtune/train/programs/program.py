@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cloudtune.script.command import Hole, Word, is_pattern
+from cloudtune.script.command import Hole, Word, holes, is_pattern
+from cloudtune.script.settings_files import is_settings_file
 
 _DIGITS: Final = re.compile(r"\d+")
 
@@ -29,6 +30,12 @@ class Program:
     printed: str | None = None
     folder: str | None = None
     alone: bool = False
+
+    @property
+    def settings_files(self) -> list[str]:
+        """The files of settings that it gets with a trial's values in them."""
+        named = holes(self.words)
+        return [str(text) for name, text in named if name == "config" and is_settings_file(text)]
 
     @property
     def speaks(self) -> bool:
@@ -68,6 +75,8 @@ def _text(part: str | Hole, values: Mapping[str, object]) -> str | None:
         return part
     name, instead = part
     value = values.get(name)
+    if name == "config" and instead in values:
+        return str(values[str(instead)])
     if name == "resume" and is_pattern(instead):
         return None if value is None else newest(Path(str(value)), str(instead))
     if instead is not None:

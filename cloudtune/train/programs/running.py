@@ -26,6 +26,7 @@ import psutil
 
 from cloudtune.errors import UsageError
 from cloudtune.model.events import EpochReport
+from cloudtune.script.settings_files import write_settings
 from cloudtune.train.channel import Channel, listen
 from cloudtune.train.checkpoint import (
     Checkpoint,
@@ -223,6 +224,10 @@ class CommandRun:
         }
         if self._restored is not None and program.folder is not None:
             values["resume"] = str(self.folder / program.folder)
+        for name in () if "config" in self._post.config else program.settings_files:
+            written = self._own / "settings" / name
+            write_settings(self._post.code / name, self._post.config, written)
+            values[name] = str(written)
         words = program.fill({**values, **self._post.config})
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         beside = str(Path(sys.executable).parent)  # `python` means the present one
