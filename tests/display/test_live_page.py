@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cloudtune.display.live.page import LivePage
 from cloudtune.display.live.page_server import LiveRun, PageServer
 from cloudtune.engine.ledger import FileLedger
 from tests.bench import Bench, called
@@ -75,6 +76,19 @@ def test_only_who_has_the_token_is_answered(growing: Growing) -> None:
     assert growing.ask("", host=f"evil.example:{port}")[0] == 404
     assert growing.ask("../../etc/passwd")[0] == 404
     assert growing.server.server_address[0] == "127.0.0.1"
+
+
+def test_page_is_served_before_the_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOUDTUNE_HOME", str(tmp_path))
+    folder = tmp_path / "runs" / "r1"
+    folder.mkdir(parents=True)
+    page = LivePage("r1")
+    try:
+        assert page.address().startswith("http://127.0.0.1:")
+    finally:
+        assert page.end() == {}
 
 
 def test_page_content_changes_with_the_run(growing: Growing) -> None:

@@ -40,9 +40,9 @@ class LivePage:
         Its keys are options of `resume`: deadline and budget.
         """
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        extension = self._read()
-        self._process.wait()
+        with self._process:
+            self._process.stdin.close()
+            extension = self._read()
         return {name: str(value) for name, value in extension.items()}
 
     def _read(self) -> dict[str, Any]:

@@ -222,7 +222,7 @@ class PageServer(ThreadingHTTPServer):
 def main() -> None:
     """Serve the page of a run until standard input ends."""
     name, port = sys.argv[1:]
-    run = LiveRun(home.find_run(name))
+    run = LiveRun(home.runs() / name)  # which may have no record yet, and so can't be found
     try:
         server = PageServer(run, int(port))
     except OSError as error:
