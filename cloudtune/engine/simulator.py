@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, assert_never
@@ -105,6 +106,8 @@ class SimWorld:
         self._order = itertools.count()
         self.sessions: dict[str, _Session] = {}
         self.intents: dict[str, _Intent] = {}
+        # Those of each pool that aren't gone, in the order of their requests.
+        self._by_pool: defaultdict[PoolName, dict[str, _Intent]] = defaultdict(dict)
         self._profiles: dict[str, ScalingProfile] = {}  # by instance
         self._timers: dict[str, float] = {}
         self._cores = None if cores is None else [begin] * cores  # a heap: when each is free
@@ -244,7 +247,9 @@ class SimWorld:
                 self.intents[event.intent].state = "launched"
                 self._watch(pool(self.intents[event.intent].rentable.offer), event.at)
             case events.InstanceGone() | events.LaunchFailed():
-                self.intents[event.intent].state = "gone"
+                asked = self.intents[event.intent]
+                asked.state = "gone"
+                self._by_pool[pool(asked.rentable.offer)].pop(event.intent, None)
             case events.TrialStarted():
                 session = self.sessions[event.session]
                 session.busy = False
@@ -370,6 +375,7 @@ class SimWorld:
         at = self.now + self._draw(profile.launch)
         joined_at = at + self._draw(profile.boot)
         self.intents[intent] = _Intent(rentable, at, joined_at)
+        self._by_pool[pool(rentable.offer)][intent] = self.intents[intent]
         self._profiles[instance] = profile
         self.schedule(events.InstanceLaunched(at, intent, instance, at))
         self.schedule(events.NodeJoined(joined_at, intent))
@@ -387,8 +393,8 @@ class SimWorld:
         """Return the intents with instances in a pool, in the order of their requests."""
         return [
             intent
-            for intent, asked in self.intents.items()
-            if asked.state in {"launched", "releasing"} and pool(asked.rentable.offer) == name
+            for intent, asked in self._by_pool[name].items()
+            if asked.state in {"launched", "releasing"}
         ]
 
     def _answer(

@@ -161,7 +161,7 @@ class FleetBook:
         self._going_on: list[Rented] = []  # all that aren't over, and some that are
         self._settled: set[str] = set()  # those that are over, and in the next two
         self._settled_dollars = 0.0
-        self._settled_launches = 0
+        self._settled_launches: list[Rented] = []
         self._alive: list[Rented] | None = None
         self._wanted: list[Rented] | None = None
         self._usable: list[Rented] | None = None
@@ -176,7 +176,7 @@ class FleetBook:
         if changed is not None and changed.intent in self._settled:
             self._settled.clear()
             self._settled_dollars = 0.0
-            self._settled_launches = 0
+            self._settled_launches.clear()
             self._going_on = list(self.rented.values())
         self._alive = self._wanted = self._usable = self._held = None
         self._returning = self._unsettled = None
@@ -222,7 +222,8 @@ class FleetBook:
                 if rented.over:
                     self._settled.add(rented.intent)
                     self._settled_dollars += rented.dollars(0.0)
-                    self._settled_launches += rented.launched
+                    if rented.launched:
+                        self._settled_launches.append(rented)
             self._going_on = [r for r in self._going_on if not r.over]
             self._alive = self._going_on
         return self._alive
@@ -259,8 +260,13 @@ class FleetBook:
     @property
     def launches(self) -> int:
         """How many instances were launched, or may have been."""
-        alive = len(self.alive())
-        return alive + self._settled_launches
+        return len(self.alive()) + len(self._settled_launches)
+
+    def launched(self) -> Iterator[Rented]:
+        """Yield the instances that were launched, or may have been: all that cost anything."""
+        alive = self.alive()
+        yield from self._settled_launches
+        yield from alive
 
     def dollars(self, at: float) -> float:
         """Return the bill for all instances if everything is returned at that time."""

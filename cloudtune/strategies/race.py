@@ -249,7 +249,7 @@ class Race:
         gpus = {*(each.gpu_model for each in scouts), *self.left}
         return sum(
             rented.dollars(view.now)
-            for rented in view.fleet
+            for rented in view.fleet.launched()
             if rented.offer.gpu_model in gpus and self._was_scout(rented)
         )
 
