@@ -252,7 +252,7 @@ class Provider(Protocol):
     def known_types(self) -> Mapping[str, InstanceType]:
         """Return the instance types that an experiment may name or be derived from, by name.
 
-        None if only the cluster itself knows them.
+        Empty if only the cluster itself knows them.
         """
         return {}
 

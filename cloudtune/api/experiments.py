@@ -189,7 +189,7 @@ def for_renting(
     profile: str | None = None,
     options: PlanOptions | None = None,
 ) -> Experiment:
-    """Return an experiment (`load_experiment`) in the region that is best for it; see `ranked`."""
+    """Return an experiment (`load_experiment`) in the region that is best for it."""
     return rank_regions(load_experiment(source, given), profile, options)[0]
 
 

@@ -11,6 +11,7 @@ from cloudtune.clock import unix_time
 from cloudtune.errors import NoCapacityError, UsageError
 from cloudtune.experiment import Experiment
 from cloudtune.forecast import make
+from cloudtune.forecast.make import Planned
 from cloudtune.forecast.plan_file import make_job
 from cloudtune.forecast.problem import build_problem, instance_types, stored_profiles
 from cloudtune.forecast.staged_plans import PlanOptions, Problem
@@ -20,7 +21,7 @@ from cloudtune.lifecycle.data import with_data
 from cloudtune.lifecycle.outcomes import Measured
 from cloudtune.lifecycle.reporter import Reporter
 from cloudtune.lifecycle.resume import Further, resume_job
-from cloudtune.lifecycle.run_plan import make_plan, read_limits
+from cloudtune.lifecycle.run_plan import load_problem, make_plan, read_limits
 from cloudtune.lifecycle.runner import Ended
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.plans import Limits, multiply
@@ -85,6 +86,39 @@ def prepare(
     if tried.unsaved:
         problem = dataclasses.replace(problem, unsaved=tried.unsaved)
     return Prepared(problem, dollars)
+
+
+def plan_for_head(
+    experiment: Experiment,
+    profile: str | None,
+    options: PlanOptions,
+    reporter: Reporter,
+    *,
+    force: bool,
+) -> Planned | None:
+    """Return the plan that a head is expected to make; None if it measures the script before.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+        UsageError: a limit is missing without which nobody knows a price.
+    """
+    choice = read_choice(experiment)
+    limits = read_limits(experiment)
+    options.over(experiment).check(choice)
+    make.refuse_endless(experiment, limits)
+    with home.with_module(experiment):
+        problem = load_problem(experiment, profile)
+        if has_no_times(problem):
+            if choice.planned:
+                return None
+            require_limits(experiment)
+        start = experiment.charges.head_start
+        insists = reporter.on_forced
+        try:
+            return make_plan(problem, limits, options, start, force=force, insists=insists)
+        except InfeasibleError as error:
+            reporter.on_infeasible(error, problem)
+            raise
 
 
 def has_no_times(problem: Problem) -> bool:

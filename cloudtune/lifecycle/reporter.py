@@ -36,13 +36,17 @@ class Reporter:
     # Options for the command that a head runs: how it prints what `on_head_output` gets.
     head_options: tuple[str, ...] = ()
 
+    def needs_confirmation(self, experiment: Experiment) -> bool:
+        """Whether `on_confirm` is called before money is spent: if the provider asks first."""
+        return bool(find_provider(experiment.cloud.provider).asks_first)
+
     def on_local_start(self, experiment: Experiment) -> None:
         """This machine is about to control a run, and to measure its script if necessary."""
 
     def on_confirm(self, experiment: Experiment, job: Job | None) -> None:  # noqa: ARG002
         """Return if renting is allowed: for a job, or for measuring and planning if it is None.
 
-        Called before money is spent if the provider asks first and `yes` wasn't passed.
+        Called before money is spent, if renting `needs_confirmation`.
 
         Raises:
             UsageError: renting isn't allowed. This is the default.
@@ -129,9 +133,12 @@ class Reporters(Reporter):
     def on_local_start(self, experiment: Experiment) -> None:
         self._call("on_local_start", experiment)
 
+    def needs_confirmation(self, experiment: Experiment) -> bool:
+        """Whether the first reporter is asked: if the provider asks first, unless `yes`."""
+        return not self._yes and super().needs_confirmation(experiment)
+
     def on_confirm(self, experiment: Experiment, job: Job | None) -> None:
-        """Ask the first reporter if the provider asks first, unless `yes`."""
-        if not self._yes and find_provider(experiment.cloud.provider).asks_first:
+        if self.needs_confirmation(experiment):
             self._reporters[0].on_confirm(experiment, job)
 
     def on_measuring_start(self, experiment: Experiment) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cloudtune.clock import unix_time
 from cloudtune.engine.ledger import read_entries
 from cloudtune.errors import CleanupError, CloudtuneError, NoCapacityError, UsageError
 from cloudtune.experiment import Experiment
-from cloudtune.forecast.plan_file import plan_bytes
+from cloudtune.forecast.plan_file import make_job, plan_bytes
 from cloudtune.forecast.staged_plans import PlanOptions
 from cloudtune.infra.heads.head_runner import ERRORS
 from cloudtune.infra.heads.remote_runs import is_remote
@@ -98,13 +99,33 @@ def run_experiment(experiment: Experiment, settings: RunSettings, reporter: Repo
             force=settings.force,
         )
         return flow.conclude(ended, reporter)
-    reporter.on_confirm(first, None)
+    if reporter.needs_confirmation(first):
+        _confirm(heads.with_head(first, offer), settings, reporter)
     report = _run_on_head(first, offer, settings.words(), reporter)
     while others and (following := after(report, others.pop(0))):
         offer = heads.offer_head(following, force=True)
         assert offer is not None
         report = _run_on_head(following, offer, settings.words(), reporter)
     return report
+
+
+def _confirm(experiment: Experiment, settings: RunSettings, reporter: Reporter) -> None:
+    """Show the plan that a head is expected to make, and ask before the head is rented.
+
+    A strategy of stages has none before its script is measured.
+
+    Raises:
+        InfeasibleError: no plan meets the limits.
+        UsageError: renting isn't allowed, or a limit is missing without which nobody knows a price.
+    """
+    planned = flow.plan_for_head(
+        experiment, settings.profile, settings.options, reporter, force=settings.force
+    )
+    job = None
+    if planned is not None:
+        reporter.on_planned(planned)
+        job = make_job(planned, unix_time(), paced=False)
+    reporter.on_confirm(experiment, job)
 
 
 def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:

@@ -163,11 +163,11 @@ class FleetBook:
         self._settled_dollars = 0.0
         self._settled_launches: list[Rented] = []
         self._alive: list[Rented] | None = None
-        self._wanted: list[Rented] | None = None
+        self._staying: list[Rented] | None = None
         self._usable: list[Rented] | None = None
         self._held: Counter[Offer] | None = None
         self._returning: bool | None = None
-        self._unsettled: bool | None = None
+        self._pending: bool | None = None
         self.changes = 0  # of any instance so far
 
     def forget(self, changed: Rented | None = None) -> None:
@@ -178,8 +178,8 @@ class FleetBook:
             self._settled_dollars = 0.0
             self._settled_launches.clear()
             self._going_on = list(self.rented.values())
-        self._alive = self._wanted = self._usable = self._held = None
-        self._returning = self._unsettled = None
+        self._alive = self._staying = self._usable = self._held = None
+        self._returning = self._pending = None
 
     def __iter__(self) -> Iterator[Rented]:
         return iter(self.rented.values())
@@ -229,9 +229,9 @@ class FleetBook:
         return self._alive
 
     def staying(self) -> list[Rented]:
-        if self._wanted is None:
-            self._wanted = [r for r in self.alive() if not (r.surplus or r.released)]
-        return self._wanted
+        if self._staying is None:
+            self._staying = [r for r in self.alive() if not (r.surplus or r.released)]
+        return self._staying
 
     def held(self) -> Counter[Offer]:
         """Return how many instances stay, by offer."""
@@ -253,9 +253,9 @@ class FleetBook:
 
     def has_pending(self) -> bool:
         """Whether any instance has yet to join, or was released and isn't gone."""
-        if self._unsettled is None:
-            self._unsettled = any(not r.joined or r.released for r in self.alive())
-        return self._unsettled
+        if self._pending is None:
+            self._pending = any(not r.joined or r.released for r in self.alive())
+        return self._pending
 
     @property
     def launches(self) -> int:

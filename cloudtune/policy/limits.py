@@ -53,7 +53,7 @@ class LimitKeeper:
     def next_look(self) -> float:
         """Return the run second of the next look at the limits; inf: never.
 
-        Before that, `reached` returns None without computing the bill. So an event is cheap to
+        Before that, `passed_limit` returns None without computing the bill. So an event is cheap to
         handle, however many instances bill.
         """
         if self._state.now >= self._look_at:

@@ -85,7 +85,10 @@ class Go:
 
 
 class Verdict(enum.Enum):
-    """What becomes of a trial that doesn't continue for now."""
+    """What becomes of a trial that doesn't continue for now.
+
+    The default search, `best`, cuts none: poor trials are paused, and may continue.
+    """
 
     HOLD = "hold"  # wait on its GPUs, until it continues or others need them
     PAUSE = "pause"  # give up its GPUs; it may continue later

@@ -1,10 +1,10 @@
-"""SEER, made stronger: the best metric within a deadline and a budget, without barriers.
+"""The default search, `best`: the best metric within a deadline and a budget, without barriers.
 
-Of the SEER paper we know the abstract (Dunlap et al., "Elastic Hyperparameter Tuning on the Cloud",
-SoCC 2021): many configurations at first, then fewer and fewer with more GPUs each, so that they are
-trained sufficiently before the deadline. The method here is our own, with that aim: it explores by
-asynchronous halving, and then plans the end (`seer_rules.py` has the rules and all constants,
-docs/seer.md the figures behind them).
+It is SEER, made stronger. Of the SEER paper we know the abstract (Dunlap et al., "Elastic
+Hyperparameter Tuning on the Cloud", SoCC 2021): many configurations at first, then fewer and fewer
+with more GPUs each, so that they are trained sufficiently before the deadline. The method here is
+our own, with that aim: it explores by asynchronous halving, and then plans the end (`seer_rules.py`
+has the rules and all constants, docs/seer.md the figures behind them).
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class RayHead:
     def nodes(self) -> list[JoinedNode]:
         """Return the instances in the cluster, by the labels of their nodes.
 
-        None if its server doesn't answer.
+        None of them if its server doesn't answer.
         """
         # Not ray.nodes(): if the server dies during the call, that ends this process.
         try:

@@ -107,7 +107,7 @@ class Watcher:
     ) -> None:
         """Watch for the instance of an intent, without repeating known events.
 
-        It was requested at `at` (Unix time), now or before by another controller.
+        It was requested at `asked_at` (Unix time), now or before by another controller.
         """
         at = unix_time() if instance is not None else min(unix_time(), asked_at)
         fresh = _Intent(at, instance, launched=instance is not None, joined=joined)

@@ -18,7 +18,7 @@ from cloudtune.errors import CleanupError, UsageError
 from cloudtune.infra.heads import launch
 from cloudtune.infra.heads.launch import Remote
 from cloudtune.infra.heads.store import ORDER, STOP, HeadStore, State
-from cloudtune.infra.provider import HeadOffer
+from cloudtune.infra.provider import HeadOffer, find_provider
 from cloudtune.lifecycle import heads, remote
 from cloudtune.runs import home
 from cloudtune.runs.job import Job
@@ -130,6 +130,41 @@ def test_the_command_passes_on_what_the_head_prints(bench: Bench, head: Head) ->
     assert done.err.endswith("Head i-1 has terminated.\n")
     assert head.order[0] == "run"
     assert head.order[2:] == ["--here", "--yes"]
+
+
+class Asks(cloudtune.Reporter):
+    """A person who looks at the plan, and says no."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.shown: list[float] = []
+
+    def on_planned(self, planned: Any) -> None:
+        self.shown.append(planned.plan.estimate.dollars)
+
+    def on_confirm(self, experiment: Any, job: Any) -> None:
+        assert experiment.charges.head == OFFER.usd_per_hour
+        assert self.shown == [job.plan.estimate.dollars]
+        assert not self.head.run, "nothing is rented yet"
+        raise UsageError("no")
+
+
+def test_plan_is_seen_before_a_head_is_rented(
+    bench: Bench, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(find_provider("emulated")), "asks_first", "somebody")
+    person = Asks(head)
+    with pytest.raises(UsageError, match="no"):
+        cloudtune.run("experiment.yaml", deadline="20m", budget="$3", reporter=person)
+    assert (len(person.shown), head.run) == (1, "")
+    with pytest.raises(cloudtune.InfeasibleError):
+        cloudtune.run("experiment.yaml", deadline="20m", budget="$0.01", reporter=person)
+    assert (len(person.shown), head.run) == (1, "")
+    bench.here("run", "experiment.yaml", "--deadline", "20m").refused("somebody needs confirmation")
+    assert head.run == ""
+    head.steps = [Head.end]
+    bench.here("run", "experiment.yaml", "--deadline", "20m", "--yes").succeeded()
+    assert head.run
 
 
 def test_a_package_index_reaches_the_head(
