@@ -16,7 +16,7 @@ Status: TypeAlias = Literal[
     "training",
     "at rung",  # its session is alive and waits for a decision
     "stopping",  # its session is being ended; `after` follows
-    "parked",  # reached the rung, no session
+    "parked",  # paused: no session, and it may continue
     "cut",
     "failed",
     "diverged",  # its metric was no finite number

@@ -1,6 +1,6 @@
 """The registered clouds, and the fields that experiments have for each, without loading a cloud.
 
-To add a cloud, add a line to PROVIDERS and a package to `infra/` (docs/architecture.md). Another
+To add a cloud, add a line to `_CORE` and a package to `infra/` (docs/architecture.md). Another
 package adds one by an entry point of the group "cloudtune.providers" that names a `Registered`.
 """
 
