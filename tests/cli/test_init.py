@@ -514,9 +514,15 @@ print("%s acc", options.lr * 2)
 """
 
 
-def test_phases_of_a_training_are_counted_to_its_end(bench: Bench) -> None:
-    """The first look at what it has printed finds enough of the first."""
-    path = draft(bench, ROUNDS % (2, 3.0, "train"))
+@pytest.mark.parametrize(
+    ("pause", "let_end"), [(5.5, 15.0), (3.0, 0.0)], ids=["it ends soon", "it has begun again"]
+)
+def test_phases_of_a_training_are_counted_to_its_end(
+    pause: float, let_end: float, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look at what it has printed finds enough, of one phase or of both."""
+    monkeypatch.setattr("cloudtune.lifecycle.observation._LET_END_SECONDS", let_end)
+    path = draft(bench, ROUNDS % (2, pause, "train"))
     experiment = load_experiment(path, {})
     assert (experiment.metric.name, experiment.epochs.max) == ("val_acc", 6)
     assert experiment.train == "python main.py --lr {lr}", "its epochs are no option of one phase"
