@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cloudtune.errors import ExperimentError, UsageError, quote
@@ -18,6 +18,7 @@ from cloudtune.script.guesses import EPOCHS, SAVES, scalar, usual_space
 from cloudtune.script.invocation import Invocation, call_folder
 from cloudtune.script.options import UNKNOWN, Option
 from cloudtune.script.training_functions import read_function, reported_metric
+from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
 
 _PARAMETER = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*=\s*(.+)", re.DOTALL)
 
@@ -126,7 +127,7 @@ def draft_script(script: Path, words: Sequence[str] = (), *, show: Callable[[str
     if not usual_options(options):
         raise nothing_to_tune(program, options)
     outputs = _outputs(options, kept)
-    missing = [it for it in options if it.required and it.words("out") not in outputs]
+    missing = [it for it in options if it.required and it.words(_own_place(it)) not in outputs]
     if missing:
         values = " ".join(map(_example, missing))
         flags = ", ".join(option.flag for option in missing)
@@ -202,14 +203,20 @@ def _number(text: str) -> object:
 
 
 def _outputs(options: Sequence[Option], words: Sequence[str]) -> list[str]:
-    """Return words for a folder of a trial's own where a program would write elsewhere, or fail."""
+    """Return words for a place of a trial's own where a program would write elsewhere, or fail."""
     outputs = []
     for option in options:
         is_given = any(word.partition("=")[0] in option.names for word in words)
         elsewhere = isinstance(option.default, str) and option.default.startswith(("/", "~"))
         if option.last_name in SAVES and not is_given and (elsewhere or option.required):
-            outputs.append(option.words("out"))
+            outputs.append(option.words(_own_place(option)))
     return outputs
+
+
+def _own_place(option: Option) -> str:
+    """Return a folder beside the program; for a file, such as /tmp/best.pt, one of its name."""
+    name = PurePosixPath(str(option.default)).name
+    return shlex.quote(name) if PurePosixPath(name).suffix in MODEL_SUFFIXES else "out"
 
 
 def experiment_beside(

@@ -274,6 +274,7 @@ def _show_facts(out: Console, report: Report) -> None:
     failed = [trial for trial in report.policy.trials.values() if trial.error]
     _print_some(out, [_failure_text(trial, scale) for trial in failed])
     _print_some(out, list(_early_ends(report)))
+    _print_some(out, list(_epochs_that_begin_again(report)))
     _print_some(out, list(_saves_too_rarely(report)))
     _print_some(out, [f"Entered by {visit}" for visit in report.visits])
     if report.job.measuring:
@@ -304,6 +305,31 @@ def _early_ends(report: Report) -> Iterator[str]:
         more = f" and {len(where) - _MAX_LINES} more" if len(where) > _MAX_LINES else ""
         shown = ", ".join(where[:_MAX_LINES])
         yield f"Their scripts ended before {scale.at(last)}: {shown}{more}"
+
+
+def _epochs_that_begin_again(report: Report) -> Iterator[str]:
+    """Yield a line on the trials whose scripts named an epoch before the one that they had named.
+
+    Of folds of the data, or phases of a training: a trial may have ended in the midst of them.
+    """
+    named: dict[str, float] = {}
+    again: list[str] = []
+    events = [entry.event for entry in report.entries if isinstance(entry.event, EpochDone)]
+    for event in events:
+        own = event.metrics.get("epoch")
+        if isinstance(own, int | float):
+            before = named.get(event.session, own)
+            named[event.session] = own
+            trial = event.session.rpartition(".")[0]
+            if own < before and trial not in again:
+                again.append(trial)
+    if again:
+        experiment = report.job.experiment
+        yield (
+            f"The epochs that scripts name began again in {', '.join(again[:_MAX_LINES])}, as of "
+            "folds or phases: they were counted on, and trials end at "
+            f"{experiment.scale.at(experiment.span.max)} of all, epochs.max"
+        )
 
 
 def _saves_too_rarely(report: Report) -> Iterator[str]:

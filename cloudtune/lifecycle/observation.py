@@ -44,6 +44,10 @@ _HELP_SECONDS: Final = 90.0
 SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.25
 _READ_SECONDS: Final = 5.0
+# A program that reports for less is let end: its last numbers and models may come then.
+_LET_END_SECONDS: Final = 15.0
+# Epochs that begin so often are of folds of the data, of which the mean decides.
+_FOLDS: Final = 3
 # Reports of a held-out metric that are enough.
 _ENOUGH: Final = 3
 # More reports than this many an epoch are of parts of epochs.
@@ -175,12 +179,11 @@ def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) ->
             raise UsageError(_failure(program, [], code, folder, log))
         measures = trial.measures(ended=code == 0)
         text = _text(log)
-        named = {int(number) for number in _EPOCH_OF.findall(text)}
         saved = trial.list_models()
         return Shown(
             measures=tuple(measures),
             ended=code == 0,
-            epochs=named.pop() if len(named) == 1 else last,
+            epochs=_last_epoch(text) or last,
             folder=_common_folder(saved, program.folder, folders),
             saved=saved[-1].as_posix() if saved else "",
         )
@@ -323,14 +326,28 @@ class _Trial:
     def wait(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until the program has ended, has shown enough, or its time is up."""
         began = time.monotonic()
-        read = began
+        read = silent_until = began
         while process.poll() is None and time.monotonic() < began + SECONDS:
             time.sleep(_LOOK_SECONDS)
             self._note_sizes()
             if time.monotonic() > read + _READ_SECONDS:
-                if any(map(_is_enough, self.measures(ended=False)[:1])):
-                    return
+                best = self.measures(ended=False)[:1]
                 read = time.monotonic()
+                if not best:
+                    silent_until = read
+                elif _is_enough(best[0]) and not self._ends_soon(best[0], read - silent_until):
+                    return
+
+    def _ends_soon(self, measure: Measure, elapsed: float) -> bool:
+        """Whether it has reported its last epoch, or will soon, by the seconds since its first.
+
+        One whose epochs begin again shows only at its end what it comes to.
+        """
+        if measure.rounds > 1:
+            return True
+        last = self._last or _last_epoch(_text(self._log))
+        parts = 1.0 if last is None else last / len(set(measure.epochs))
+        return last is not None and elapsed * max(1.0, parts) < _LET_END_SECONDS
 
     def _note_sizes(self) -> None:
         for path in self._number_files():
@@ -355,7 +372,8 @@ class _Trial:
         """Return what it printed and wrote that may be its metric, the most likely first."""
         found = [*self._find_printed_metrics(), *self._written()]
         likely = [it for it in found if _is_likely(it[0], self._last, ended=ended)]
-        likely.sort(key=lambda it: _key(*it, ended=ended))
+        folds = any(measure.rounds >= _FOLDS for measure, _, _ in likely)
+        likely.sort(key=lambda it: _key(*it, ended=ended, folds=folds))
         names: dict[str, Measure] = {}
         for measure, _, _ in likely:
             names.setdefault(measure.name, measure)
@@ -378,6 +396,12 @@ class _Trial:
             for name, rows in _columns(self._folder, pattern).items():
                 measure = _measure(name, ("file", pattern), pattern, rows)
                 yield measure, changes < min(2, len(rows)), order
+
+
+def _last_epoch(text: str) -> int | None:
+    """Return the last epoch, where lines of a text say "epoch 1 of 10"; None if they differ."""
+    named = {int(number) for number in _EPOCH_OF.findall(text)}
+    return named.pop() if len(named) == 1 else None
 
 
 def _is_enough(measure: Measure) -> bool:
@@ -424,14 +448,23 @@ def _is_likely(measure: Measure, last: int | None, *, ended: bool) -> bool:
     return not (steps and len(measure.values) > _PER_EPOCH * (last or 0))
 
 
-def _key(measure: Measure, late: bool, order: int, *, ended: bool) -> tuple[object, ...]:
+def _key(
+    measure: Measure, late: bool, order: int, *, ended: bool, folds: bool
+) -> tuple[object, ...]:
     name = rank(measure.name)
     count = len(measure.values)
     constant = count > 1 and len(set(measure.values)) == 1
     once = count == 1 and ended
+    # The reports of one fold say less than their mean, which is printed once.
+    late_or_fold = once != folds
     per_epoch = None not in measure.epochs
-    data = (name.unknown, once, name.trains, constant, name.held_out)
-    return *data, not per_epoch, late, name.single, name.minimized, order, -count
+    data = (name.unknown, late_or_fold, name.trains, constant, name.held_out)
+    rounded = -max(map(_places, measure.values))
+    return *data, not per_epoch, late, name.single, name.minimized, order, rounded, -count
+
+
+def _places(value: float) -> int:
+    return len(f"{value}".partition(".")[2])
 
 
 def _pattern(path: PurePosixPath) -> str:

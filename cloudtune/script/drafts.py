@@ -72,7 +72,7 @@ class Measure:
     def reports_each(self) -> int:
         """How many reports an epoch has, by what they say; 1 where that isn't known."""
         named = [epoch for epoch in self.epochs if epoch is not None]
-        if not named or len(named) < len(self.epochs):
+        if not named or len(named) < len(self.epochs) or self.rounds > 1:
             return 1
         if all(self.parts):
             return _count_places(part for part in self.parts if part is not None)
@@ -80,6 +80,12 @@ class Measure:
             return _count_places(named)
         counts = Counter(named)
         return counts[named[0]] if len(counts) > 1 else 1
+
+    @property
+    def rounds(self) -> int:
+        """How often its epochs begin: again for each fold of the data, or phase of a training."""
+        named = [epoch for epoch in self.epochs if epoch is not None]
+        return 1 + sum(after < before for before, after in itertools.pairwise(named))
 
 
 def _count_places(places: Iterable[float]) -> int:
@@ -358,6 +364,8 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     others = [f"{it}" for it in shown.measures[1 : 1 + _OTHERS] if it.name != best.name]
     draft.give_metric(best.name, "")
     last = f"{best.values[-1]:g} at last, of {count_noun(count, 'report')} in {best.source}"
+    if best.rounds > 1:
+        last += f", whose epochs begin {best.rounds} times"
     draft.metric_why = f"{last}; others: {', '.join(others)}" if others else last
     if draft.epochs is None and steps is not None and _counts_steps(best, steps):
         draft.epochs = steps
@@ -371,9 +379,9 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     if not shown.ended:
         seen = count if count > _GUESSED_EPOCHS else None
         draft.seen_epochs = (shown.epochs or seen) if draft.epochs is None else None
-    elif count == 1:
-        draft.epochs = None  # it reports at its end alone
-        draft.seen_epochs = 1
+    elif count == 1 or best.rounds > 1:
+        draft.epochs = None  # it reports at its end alone, or more than the option says
+        draft.seen_epochs = count
     elif draft.reports_each > 1 and draft.epochs is not None:
         pass  # it trains as many as the option says
     elif None in best.epochs and full is not None and full % count == 0:

@@ -135,15 +135,13 @@ def usual_space(value: Option) -> str | None:
         return None  # it is computed, or off
     if name.split("_")[0] in _FIXED or name in _FIXED:
         return None
+    usual = next((space for is_it, space in _USUAL if is_it(name)), None)
     if value.choices:
         few = len(value.choices) <= _MOST_CHOICES
-        return _choice(value.choices) if few and name in _CHOSEN else None
-    if isinstance(default, str):
+        return _choice(value.choices) if few and (usual or name in _CHOSEN) else None
+    if usual is None or isinstance(default, str):
         return None
-    for is_it, space in _USUAL:
-        if is_it(name):
-            return space(number)
-    return None
+    return usual(number)
 
 
 def _around(number: float) -> str:

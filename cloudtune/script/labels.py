@@ -127,6 +127,8 @@ def _label_numbers(numbers: Sequence[_Number], lines: Sequence[str]) -> Iterator
     if not name:
         return
     labels = [label[word.start() :] for word in reversed(words)]
+    # `acc` is also in "test acc", which may come after all that has been seen.
+    labels.sort(key=lambda it: _QUALIFIER.search(it) is None)
     expected = [(it.line, repr(parse_number(it.text))) for it in numbers]
     for pattern in _patterns(line, first, labels, name):
         if _matches(pattern, name, lines) == expected:

@@ -498,6 +498,67 @@ def test_a_metric_of_the_end_is_one_report(bench: Bench) -> None:
     assert (experiment.epochs.max, experiment.metric.name) == (1, "test_acc")
 
 
+# Each time the epochs begin at 1.
+ROUNDS = """
+import argparse, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--epochs", type=int, default=3)
+options = parser.parse_args()
+for number in range(%d):
+    for epoch in range(1, options.epochs + 1):
+        print(f"round {number} epoch {epoch} val acc {0.5 + number * options.lr}", flush=True)
+    time.sleep(%g)
+open("last.pt", "w").write("a model")
+print("%s acc", options.lr * 2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pause", "let_end"), [(5.5, 15.0), (3.0, 0.0)], ids=["it ends soon", "it has begun again"]
+)
+def test_phases_of_a_training_are_counted_to_its_end(
+    pause: float, let_end: float, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look at what it has printed finds enough, of one phase or of both."""
+    monkeypatch.setattr("cloudtune.lifecycle.observation._LET_END_SECONDS", let_end)
+    path = draft(bench, ROUNDS % (2, pause, "train"))
+    experiment = load_experiment(path, {})
+    assert (experiment.metric.name, experiment.epochs.max) == ("val_acc", 6)
+    assert experiment.train == "python main.py --lr {lr}", "its epochs are no option of one phase"
+    assert experiment.progress.every == 1
+    assert experiment.checkpoints.folder == "."
+    assert "whose epochs begin 2 times" in path.read_text()
+
+
+def test_the_mean_of_folds_decides(bench: Bench) -> None:
+    experiment = load_experiment(draft(bench, ROUNDS % (4, 0.0, "mean")), {})
+    assert (experiment.metric.name, experiment.epochs.max) == ("mean_acc", 1)
+    assert experiment.reports.printed == "mean acc {mean_acc}"
+
+
+def test_the_more_exact_of_two_numbers_is_taken(bench: Bench) -> None:
+    """As beside scikit-learn's classification_report, where close configurations look equal."""
+    table = "print('    accuracy                         0.97       450')"
+    program = PROGRAM.replace("    %s", f"    pass\n{table}\nprint('Accuracy:', 0.971 + lr / 1e3)")
+    experiment = load_experiment(draft(bench, program), {})
+    assert experiment.reports.printed == "Accuracy {Accuracy}"
+
+
+def test_the_data_of_a_metric_is_in_its_pattern(bench: Bench) -> None:
+    """A line "test acc" may come after all that is tried, and is no epoch of `val acc`."""
+    experiment = load_experiment(draft(bench, PROGRAM % "print(f'val acc {acc}')"), {})
+    assert experiment.reports.printed == "val acc {val_acc}"
+
+
+def test_a_file_of_its_model_elsewhere_is_kept(bench: Bench) -> None:
+    saves = "open(options.ckpt_dir, 'w').write('a model'); print(f'val acc {acc}')"
+    program = (PROGRAM % saves).replace('default="out"', 'default="/nowhere/best.pt"')
+    experiment = load_experiment(draft(bench, program), {})
+    assert experiment.train.startswith("python main.py --ckpt-dir best.pt ")
+    assert experiment.checkpoints.folder == "."
+
+
 def test_epoch_mean_comes_before_batch() -> None:
     """As Lightning names them."""
     names = ["valid_loss_step", "valid_loss_epoch", "train_loss_epoch", "episodic_return"]
@@ -610,10 +671,12 @@ def test_trees_have_their_ranges_and_a_library_s_long_list_has_none(bench: Bench
 parser.add_argument("--subsample", type=float, default=1.0)
 parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
 parser.add_argument("--optim", choices=list("abcdefghijkl"), default="a")
+parser.add_argument("--hidden", type=int, choices=[24, 48], default=24)
 """
     program = (PROGRAM % "print(f'val acc {acc}')").replace(parses, options + parses)
     search = load_experiment(draft(bench, program), {}).to_json()["search"]
-    assert search.keys() == {"lr", "max_depth", "subsample", "optimizer"}
+    assert search.keys() == {"lr", "max_depth", "subsample", "optimizer", "hidden"}
+    assert search["hidden"] == {"choice": [24, 48]}
     assert search["max_depth"] == {"choice": [2, 4, 8]}
     assert search["subsample"] == {"uniform": [0.5, 1.0]}
 

@@ -208,3 +208,17 @@ def test_a_script_that_saves_after_its_first_pauses_is_named(
     named = [line for line in lines if "first saves at epoch 6" in line]
     assert bool(named) == said
     assert all("write epochs: {min: 6}, or save more often" in line for line in named)
+
+
+@pytest.mark.parametrize("length", [2, 100])
+def test_epochs_that_begin_again_are_named(length: int) -> None:
+    """Scripts of folds, or of phases, name epoch 1 again after their second."""
+    entries = []
+    for entry in play(SETTING, PLAN).entries:
+        event = entry.event
+        if isinstance(event, EpochDone):
+            named = {**event.metrics, "epoch": float((event.epoch - 1) % length + 1)}
+            event = replace(event, metrics=named)
+        entries.append(replace(entry, event=event))
+    said = screen(build(SETTING.job(PLAN), tuple(entries)))
+    assert ("they were counted on, and trials end at epoch 18 of all" in said) == (length == 2)

@@ -195,6 +195,38 @@ for epoch in range(settings["epochs"]):
 """
 
 
+# It finds its folder as many do, and goes on from what it finds there.
+FINDS_ITSELF = """
+import pathlib
+from nets import ROOT
+last = ROOT / "saves" / "last"
+begins = int(last.read_text()) if last.exists() else 0
+last.parent.mkdir(exist_ok=True)
+print("begins at", begins, "with", (ROOT / "words" / "data.txt").read_text())
+for epoch in range(begins + 1, 3):
+    last.write_text(str(epoch))
+    print(f"epoch {epoch} accuracy {epoch / 10}")
+"""
+
+
+@pytest.mark.parametrize("folder", [None, "tools/saves"])
+def test_a_script_that_finds_its_own_folder_has_one_of_the_trial(
+    tmp_path: Path, folder: str | None
+) -> None:
+    it = trial(tmp_path, "", "python tools/main.py {lr}")
+    tools = tmp_path / "code" / "tools"
+    (tools / "words").mkdir(parents=True)
+    (tools / "words" / "data.txt").write_text("words")
+    (tools / "nets.py").write_text("import pathlib; ROOT = pathlib.Path(__file__).resolve().parent")
+    (tools / "main.py").write_text(FINDS_ITSELF)
+    it.program = {"printed": PLACE, "folder": folder}
+    for _ in range(2):
+        assert "begins at 0 with words" in it.run(until=9, last=2)
+    assert it.epochs == [1, 2, 1, 2]
+    assert (it.reports[-1].checkpoint is not None) == (folder is not None)
+    assert not (tools / "saves").exists()
+
+
 @pytest.mark.parametrize("name", ["base.yaml", "configs/base.json"])
 def test_a_file_of_settings_has_a_trial_s_values(tmp_path: Path, name: str) -> None:
     """PyYAML, which scripts read it by, takes 1e-05 for a text, and `on` for True."""
@@ -292,6 +324,11 @@ def test_a_file_gitignore_keeps_back_is_named(tmp_path: Path) -> None:
     [
         ("pass", {}, "ended without a report; call cloudtune.report"),
         ("print('acc 1')", {"printed": "(?P<accuracy>x)"}, "no line of what it printed has acc"),
+        (
+            "import traceback\ntry: 1 / 0\nexcept Exception: traceback.print_exc()",
+            {"printed": "accuracy {accuracy}"},
+            "an error, and ended with code 0 and without a report: ZeroDivisionError: division by",
+        ),
         (
             "open('m', 'w').write('{\"loss\": 1}')",
             {"file": "m"},

@@ -1,11 +1,11 @@
 """A command in training: started in its own folder, controlled and read, ended with its children.
 
-Its folder has links to everything in the user's folder, except the folder of checkpoints and the
-file of reports: these belong to the trial. The workers of a trial on one instance share it.
+Its folder has the user's scripts, and links to everything else in the user's folder, except the
+folder of checkpoints and the file of reports: these belong to the trial. The workers of a trial on
+one instance share it.
 """
 
 import contextlib
-import fnmatch
 import itertools
 import json
 import os
@@ -39,6 +39,7 @@ from cloudtune.train.checkpoint import (
 from cloudtune.train.command_session import FLUSH_SECONDS
 from cloudtune.train.folder_changes import list_below
 from cloudtune.train.programs import counting
+from cloudtune.train.programs.code_folder import link_code
 from cloudtune.train.programs.metric_files import MetricFiles, fixed_folder, is_wandb
 from cloudtune.train.programs.metric_parsers import Reading, Readings, find_epoch, find_step
 from cloudtune.train.programs.output_lines import last_traceback
@@ -182,7 +183,6 @@ class CommandRun:
         program = self._program
         # Links to the user's own would mix the reports and checkpoints of all trials.
         paths = [path for path in (program.file, program.folder) if path is not None]
-        own = [part for path in paths for part in Path(path).parts[:1]]
         for path in paths:
             parent = fixed_folder(path)
             if (self._post.code / parent).is_dir():
@@ -193,11 +193,7 @@ class CommandRun:
         checkpoint = usable(restore) if restore is not None else None
         if checkpoint is not None and program.folder is not None:
             load(checkpoint, self.folder / program.folder)
-        for entry in self._post.code.iterdir():
-            link = self.folder / entry.name
-            is_own = any(fnmatch.fnmatchcase(entry.name, name) for name in own)
-            if not is_own and not link.exists():  # by its checkpoint
-                link.symlink_to(entry.absolute())
+        link_code(self._post.code, self.folder, paths)
         # Renamed into place: the other workers of the instance must not read half of it.
         (self._base / "ready").write_text(checkpoint or "", encoding="utf-8")
         (self._base / "ready").rename(self._base / "furnished")
@@ -283,6 +279,8 @@ class CommandRun:
             self._stopping.wait(_DRAIN_SECONDS)  # rank 0 interprets it
         elif self._epoch == 0:
             why = f"ended without a report; {self._no_report()}"
+            if error := last_traceback(tail)[0]:  # which it has caught
+                why = f"printed an error, and ended with code 0 and without a report: {error}"
             raise CommandFailedError(f"{tail}\n{self._example()}`{text}` {why}")
 
     def _check_apart(self, error: str) -> None:
@@ -596,7 +594,8 @@ class ReadRun(CommandRun):
     def _new_files(self) -> list[str]:
         """Return some files of the trial's own, relative to its folder."""
         paths = (path for path in sorted(list_below(self.folder)) if not path.is_symlink())
-        names = (path.relative_to(self.folder).as_posix() for path in paths if path.is_file())
+        files = (path.relative_to(self.folder) for path in paths if path.is_file())
+        names = (file.as_posix() for file in files if not (self._post.code / file).exists())
         return list(itertools.islice(names, _NEW_FILES))
 
     def _example(self) -> str:
