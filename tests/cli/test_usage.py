@@ -110,7 +110,8 @@ def test_simulate_plays_the_same_policy(bench: Bench) -> None:
 
 def test_aws_is_never_rented_unasked(bench: Bench) -> None:
     path = bench.ready()
-    check_refusal(bench, ["run", path, "--provider", "aws"], "--yes")
+    limits = ("--deadline", "1h", "--budget", "$2")  # a head begins after minutes
+    check_refusal(bench, ["run", path, "--provider", "aws", *limits], "--yes")
 
 
 def test_aws_needs_an_image_and_a_shared_storage(bench: Bench) -> None:

@@ -197,7 +197,7 @@ for epoch in range(settings["epochs"]):
 
 # It finds its folder as many do, and goes on from what it finds there.
 FINDS_ITSELF = """
-import pathlib
+import pathlib, time
 from nets import ROOT
 last = ROOT / "saves" / "last"
 begins = int(last.read_text()) if last.exists() else 0
@@ -206,6 +206,7 @@ print("begins at", begins, "with", (ROOT / "words" / "data.txt").read_text())
 for epoch in range(begins + 1, 3):
     last.write_text(str(epoch))
     print(f"epoch {epoch} accuracy {epoch / 10}")
+    time.sleep(0.3)
 """
 
 
