@@ -17,7 +17,7 @@ from cloudtune.api.exports import scalar_config
 from cloudtune.errors import need
 from cloudtune.lifecycle.reporter import Reporter
 from cloudtune.model.events import EpochDone, TrialFailed, TrialStopped
-from cloudtune.model.progress import OVER
+from cloudtune.model.progress import OVER, trial_of
 from cloudtune.runs.control import to_stderr
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class LiveLog(Reporter):
     def on_event(self, event: Event, commands: tuple[Command, ...]) -> None:  # noqa: ARG002
         if self._policy is None or not isinstance(event, EpochDone | TrialFailed | TrialStopped):
             return
-        trial = self._policy.trials[event.session.rpartition(".")[0]]
+        trial = self._policy.trials[trial_of(event.session)]
         if isinstance(event, EpochDone):
             self._log_epoch(trial, event)
         if trial.status in OVER:

@@ -14,7 +14,7 @@ from cloudtune.forecast.alternatives import Against
 from cloudtune.lifecycle.cleanup import Found
 from cloudtune.model.events import FORGOTTEN, EpochDone, InstanceGone
 from cloudtune.model.plans import RunPlan
-from cloudtune.model.progress import TrialProgress
+from cloudtune.model.progress import TrialProgress, trial_of
 from cloudtune.model.scaling import MEASURED, Measurement, ScalingProfile
 from cloudtune.model.text import (
     Scale,
@@ -320,7 +320,7 @@ def _epochs_that_begin_again(report: Report) -> Iterator[str]:
         if isinstance(own, int | float):
             before = named.get(event.session, own)
             named[event.session] = own
-            trial = event.session.rpartition(".")[0]
+            trial = trial_of(event.session)
             if own < before and trial not in again:
                 again.append(trial)
     if again:

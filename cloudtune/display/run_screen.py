@@ -24,7 +24,7 @@ from cloudtune.model.commands import (
     StopTrial,
 )
 from cloudtune.model.plans import StagePlan
-from cloudtune.model.progress import OVER, Status, TrialProgress
+from cloudtune.model.progress import OVER, Status, TrialProgress, trial_of
 from cloudtune.model.text import (
     cost_format,
     count_noun,
@@ -160,7 +160,7 @@ class RunScreen:
         match event:
             case events.EpochDone() if event.unsaved:
                 epoch = self._scale.at(event.epoch)
-                text = f"{_trial(event.session)}: {epoch} is not saved: {event.unsaved}"
+                text = f"{trial_of(event.session)}: {epoch} is not saved: {event.unsaved}"
                 self._say(event.at, text)
             case events.LaunchFailed():
                 self._tell_refusal(event)
@@ -175,10 +175,10 @@ class RunScreen:
             case events.TrialFailed():
                 self._tell_failure(event)
             case events.TrialStopped(by_itself=True):
-                trial = self._policy.trials[_trial(event.session)]
+                trial = self._policy.trials[trial_of(event.session)]
                 self._say(event.at, f"its script has ended: {self._standing(trial)}")
             case events.TrialLost():
-                self._say(event.at, f"{_trial(event.session)} lost its workers: {event.reason}")
+                self._say(event.at, f"{trial_of(event.session)} lost its workers: {event.reason}")
             case _:
                 pass
 
@@ -196,7 +196,7 @@ class RunScreen:
         return machine_text(rented.offer.instance_type.name, rented.offer.market, rented.zone)
 
     def _tell_failure(self, event: events.TrialFailed) -> None:
-        trial = self._policy.trials[_trial(event.session)]
+        trial = self._policy.trials[trial_of(event.session)]
         if event.unsynced and trial.status != "failed":
             self._say(
                 event.at,
@@ -339,7 +339,7 @@ class RunScreen:
         stopped: dict[str, list[str]] = {}
         for command in commands:
             if isinstance(command, StopTrial):
-                trial = self._policy.trials[_trial(command.session)]
+                trial = self._policy.trials[trial_of(command.session)]
                 word = _LEFT.get(trial.after)
                 if word is not None:
                     stopped.setdefault(word, []).append(self._standing(trial))
@@ -352,7 +352,7 @@ class RunScreen:
         promoted: dict[int, list[str]] = {}
         for command in commands:
             if isinstance(command, ExtendTrial):
-                trial = self._policy.trials[_trial(command.session)]
+                trial = self._policy.trials[trial_of(command.session)]
                 if trial.epoch in self._rungs:
                     promoted.setdefault(command.until_epoch, []).append(self._standing(trial))
         for until, names in promoted.items():
@@ -384,10 +384,6 @@ class RunScreen:
 
     def _name(self, intent: str) -> str:
         return self._policy.fleet[intent].instance or f"request {intent}"
-
-
-def _trial(session: str) -> str:
-    return session.rpartition(".")[0]
 
 
 def _of_limit(limit: float | None, show: Callable[[float], str]) -> str:
@@ -426,9 +422,9 @@ def print_measuring_event(out: Console, event: events.Event, commands: tuple[Com
         case events.InstanceGone():
             lines.append("returned")
         case events.TrialFailed():
-            lines.append(f"{_trial(event.session)} failed: {event.error}")
+            lines.append(f"{trial_of(event.session)} failed: {event.error}")
         case events.TrialLost():
-            lines.append(f"{_trial(event.session)} lost its workers: {event.reason}")
+            lines.append(f"{trial_of(event.session)} lost its workers: {event.reason}")
         case _:
             pass
     starts = [c for c in commands if isinstance(c, StartTrial)]

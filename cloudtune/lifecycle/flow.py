@@ -102,23 +102,47 @@ def plan_for_head(
         InfeasibleError: no plan meets the limits.
         UsageError: a limit is missing without which nobody knows a price.
     """
-    choice = read_choice(experiment)
-    limits = read_limits(experiment)
-    options.over(experiment).check(choice)
-    make.refuse_endless(experiment, limits)
+    _check_options(experiment, options)
     with home.with_module(experiment):
         problem = load_problem(experiment, profile)
         if has_no_times(problem):
-            if choice.planned:
+            if read_choice(experiment).planned:
                 return None
             require_limits(experiment)
+        limits = read_limits(experiment)
         start = experiment.charges.head_start
-        insists = reporter.on_forced
-        try:
-            return make_plan(problem, limits, options, start, force=force, insists=insists)
-        except InfeasibleError as error:
-            reporter.on_infeasible(error, problem)
-            raise
+        return _make_plan(problem, limits, options, start, reporter, force=force)
+
+
+def _check_options(experiment: Experiment, options: PlanOptions) -> None:
+    """Check that options can be combined with an experiment, and that its run ends.
+
+    Raises:
+        UsageError: they can't, or it doesn't.
+    """
+    options.over(experiment).check(read_choice(experiment))
+    make.refuse_endless(experiment, read_limits(experiment))
+
+
+def _make_plan(
+    problem: Problem,
+    limits: Limits,
+    options: PlanOptions,
+    elapsed: float,
+    reporter: Reporter,
+    *,
+    force: bool,
+) -> Planned:
+    """Return the plan of a run; the reporter hears why there is none.
+
+    Raises:
+        InfeasibleError: no plan meets the limits, without `force`.
+    """
+    try:
+        return make_plan(problem, limits, options, elapsed, force=force, insists=reporter.on_forced)
+    except InfeasibleError as error:
+        reporter.on_infeasible(error, problem)
+        raise
 
 
 def has_no_times(problem: Problem) -> bool:
@@ -240,20 +264,14 @@ def tune(
         CloudtuneError: the run couldn't start, or failed; all its instances are returned.
     """
     began = home.began()
-    options.over(wanted).check(read_choice(wanted))
-    make.refuse_endless(wanted, read_limits(wanted))
+    _check_options(wanted, options)
     with home.with_module(wanted), find_provider(wanted.cloud.provider).early(home.home()):
         prepared = prepare(wanted, profile, began, reporter, pace=pace)
         problem = prepared.problem
         refuse_made_up(wanted, [rentable.profile for rentable in problem.rentables], force=force)
         limits = read_limits(wanted).less(dollars=prepared.dollars)
         elapsed = unix_time() - began
-        insists = reporter.on_forced
-        try:
-            planned = make_plan(problem, limits, options, elapsed, force=force, insists=insists)
-        except InfeasibleError as error:
-            reporter.on_infeasible(error, problem)
-            raise
+        planned = _make_plan(problem, limits, options, elapsed, reporter, force=force)
         reporter.on_planned(planned)
         paced = pace and find_provider(wanted.cloud.provider).paced
         job = dataclasses.replace(make_job(planned, began, paced=paced), measuring=prepared.dollars)

@@ -264,7 +264,7 @@ class FleetBook:
 
     def launched(self) -> Iterator[Rented]:
         """Yield the instances that were launched, or may have been: all that cost anything."""
-        alive = self.alive()
+        alive = self.alive()  # first: it settles those that are over
         yield from self._settled_launches
         yield from alive
 

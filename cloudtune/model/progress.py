@@ -26,6 +26,11 @@ LIVE: frozenset[Status] = frozenset({"starting", "training", "at rung", "stoppin
 OVER: frozenset[Status] = frozenset({"cut", "failed", "diverged", "finished"})
 
 
+def trial_of(session: str) -> TrialId:
+    """Return the trial of a session, by the session's id."""
+    return session.rpartition(".")[0]
+
+
 @dataclass(frozen=True)
 class BestResult:
     """The best epoch that a run has seen; `unsaved` as in `EpochDone`."""

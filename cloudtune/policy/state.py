@@ -35,7 +35,15 @@ from cloudtune.model.events import (
 )
 from cloudtune.model.fleet import FleetBook, LaunchBackoff, Rented
 from cloudtune.model.plans import Charges, Limits, Rentable, admits
-from cloudtune.model.progress import OVER, BestResult, LiveTrials, Record, Status, TrialProgress
+from cloudtune.model.progress import (
+    OVER,
+    BestResult,
+    LiveTrials,
+    Record,
+    Status,
+    TrialProgress,
+    trial_of,
+)
 from cloudtune.model.scaling import Delay
 from cloudtune.model.trial import Mode, Slice, TrialId, Width, has_diverged
 from cloudtune.model.units import format_seconds
@@ -44,7 +52,7 @@ from cloudtune.policy.free_gpus import FreeGpus
 from cloudtune.policy.gpu_estimates import GpuEstimates
 from cloudtune.policy.gpu_sharing import GpuSharing
 from cloudtune.policy.speed_estimates import DelayEstimates, SpeedEstimates
-from cloudtune.policy.widths import event_trial, limit_to_one_gpu, wider
+from cloudtune.policy.widths import limit_to_one_gpu, wider
 from cloudtune.strategies.base import Moment
 
 # The events by which an instance goes, or won't come.
@@ -509,7 +517,7 @@ class RunState:
 
     def current(self, session: str) -> TrialProgress | None:
         """Return the trial whose current session this is; None for an earlier session."""
-        trial = self.trials[session.rpartition(".")[0]]
+        trial = self.trials[trial_of(session)]
         return trial if trial.live and trial.session == session else None
 
     def _note_start(self, session: str) -> None:
@@ -606,7 +614,9 @@ class RunState:
         trial gets more than one GPU from then on.
         """
         if not event.out_of_memory or trial.width >= 1:
-            return event.unsynced and self._keep_to_one_gpu(f"{event_trial(event)}: {event.error}")
+            return event.unsynced and self._keep_to_one_gpu(
+                f"{trial_of(event.session)}: {event.error}"
+            )
         assert trial.offer is not None
         name = trial.offer.instance_type.name
         trial.min_width = wider(trial.width, self._by_offer[trial.offer].profile.widths)

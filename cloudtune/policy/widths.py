@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from cloudtune.model.events import TrialFailed
 from cloudtune.model.plans import Rentable
+from cloudtune.model.progress import trial_of
 from cloudtune.model.trial import Width
 
 
@@ -23,15 +24,10 @@ def limit_to_one_gpu(rentables: Sequence[Rentable]) -> tuple[Rentable, ...]:
     return tuple(narrow)
 
 
-def event_trial(event: TrialFailed) -> str:
-    """Return the id of an event's trial."""
-    return event.session.rpartition(".")[0]
-
-
 def unsynced_text(event: TrialFailed) -> str:
     """Return the message that a trial's workers don't train one model, and what to do."""
     return (
-        f"the workers of {event_trial(event)} don't train one model: {event.error}. Give the "
+        f"the workers of {trial_of(event.session)} don't train one model: {event.error}. Give the "
         "model to cloudtune.prepare_model, or to DistributedDataParallel; or let trials have one "
         "GPU each (trial.gpus.max: 1)"
     )

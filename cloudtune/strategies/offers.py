@@ -136,8 +136,8 @@ def epochs_bought(rentable: Rentable, means: Means, fillers: Sequence[Rentable])
         return bought.epochs
     more = 0.0
     for filler in (*fillers, rentable):
-        # Most can't buy more than the first, even if all of their time were billed.
-        trained = 1 - filler.idle_seconds / max(1.0, rest.seconds)
-        if more * filler.epoch_dollars < rest.dollars * trained:
+        # Most can't buy more than the first: at most this share of what they cost trains.
+        share = 1 - filler.idle_seconds / max(1.0, rest.seconds)
+        if more * filler.epoch_dollars < rest.dollars * share:
             more = max(more, rest.buy(filler).epochs)
     return bought.epochs + more

@@ -39,6 +39,7 @@ from cloudtune.infra.node.messages import (
 from cloudtune.infra.provider import Calls
 from cloudtune.model import commands, events
 from cloudtune.model.events import Event
+from cloudtune.model.progress import trial_of
 from cloudtune.model.trial import TrialId
 from cloudtune.train.checkpoint import CheckpointStore
 
@@ -388,9 +389,9 @@ class CloudWorld:
         self._settled = ()
         # Not if it is stopped or lost: a trial without its own checkpoint resumes from that one.
         if isinstance(event, events.TrialFailed):
-            self._loading.pop(event.session.rpartition(".")[0], None)
+            self._loading.pop(trial_of(event.session), None)
         if isinstance(event, events.EpochDone) and event.checkpoint is not None:
-            self._loading.pop(event.session.rpartition(".")[0], None)
+            self._loading.pop(trial_of(event.session), None)
             oldest = self._oldest_needed_epoch(event.checkpoint, event.epoch)
             if event.session in self._sessions:  # otherwise it was found gone
                 self._sessions[event.session].acknowledge(oldest)

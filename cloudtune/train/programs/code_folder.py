@@ -45,7 +45,7 @@ def _folders_of_scripts(code: Path) -> set[Path]:
         looked += len(entries)
         if _PYTHON & {entry.name for entry in entries}:
             continue
-        if any(_is_script(folder / entry.name) for entry in entries):
+        if any(map(_is_script, entries)):
             found.update([folder, *folder.parents])
         for entry in entries:
             is_theirs = entry.name.startswith(".") or entry.name in _PACKAGES
@@ -54,8 +54,8 @@ def _folders_of_scripts(code: Path) -> set[Path]:
     return found
 
 
-def _is_script(path: Path) -> bool:
-    return path.suffix == ".py" and not path.is_symlink()
+def _is_script(file: Path | os.DirEntry[str]) -> bool:
+    return file.name.endswith(".py") and not file.is_symlink()
 
 
 def _link(
