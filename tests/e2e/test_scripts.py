@@ -13,14 +13,15 @@ from tests.builders.experiments import write_experiment
 
 pytestmark = pytest.mark.cluster
 
-# As transformers' Trainer: it prints, then writes one file after the other.
+# As transformers' Trainer: it prints, then writes one file after the other. Beside itself, as many.
 SAVES_AFTER = """
 import pathlib, sys, time
 gap, epochs = float(sys.argv[1]), int(sys.argv[2])
+out = pathlib.Path(__file__).resolve().parent / "out"
 for epoch in range(1, epochs + 1):
     time.sleep(1.0)
     print(f"epoch {epoch} accuracy {epoch / 10}", flush=True)
-    folder = pathlib.Path("out", f"checkpoint-{epoch}")
+    folder = out / f"checkpoint-{epoch}"
     folder.mkdir(parents=True)
     for name in ("config", "model", "optimizer", "scheduler", "state"):
         (folder / name).write_text(f"{epoch} " * 5000)
@@ -47,6 +48,7 @@ def test_checkpoints_of_several_files(bench: Bench, tmp_path: Path) -> None:
     done = bench("run", path)
     assert done.code == 0, done.out + done.err
     assert bench.last_report()["best"]["epoch"] == 3
+    assert not (bench.folder / "out").exists()
 
     stored = [
         folder
