@@ -52,12 +52,13 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
         return
     budget = read_limits(wanted).budget
     cap = "no cap" if budget is None else f"at most {format_dollars(budget)}"
-    price = "measuring the script"
+    price = f"measuring the script, {cap}"
     if job is not None:
         basis = make_basis(job.experiment, job.rentables)
-        price = f"{format_dollars(job.plan.estimate.dollars)} by figures {basis.text}"
+        expected = format_dollars(job.plan.estimate.dollars)
+        price = f"{expected}, {cap}, by figures {basis.text}"
     refusal = f"renting from {whose} needs confirmation, without a terminal"
-    confirm(f"Rent from {whose}: {price}, {cap}. Continue?", refusal, yes=yes)
+    confirm(f"Rent from {whose}: {price}. Continue?", refusal, yes=yes)
 
 
 def _whole_gpus(_context: Any, _option: Any, text: str | None) -> tuple[int, ...]:
