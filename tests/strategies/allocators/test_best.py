@@ -1,4 +1,4 @@
-"""How wide SEER trains, and what it keeps of its fleet, at the end of a run."""
+"""How wide `best` trains, and what it keeps of its fleet, at the end of a run."""
 
 from dataclasses import replace
 
