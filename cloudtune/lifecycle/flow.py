@@ -33,7 +33,7 @@ from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job, job_of_ledger, read_choice
 from cloudtune.runs.report import Report, load, with_delivery
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.worth import by_worth, means_within
 from cloudtune.train.storage import StorageError, tell
 
 # Maximum share of the deadline for measuring before a run.

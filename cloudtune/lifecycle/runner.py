@@ -55,7 +55,7 @@ from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job
 from cloudtune.script.command import split_words
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.worth import by_worth, means_within
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.storage import StorageError, try_storage

@@ -29,7 +29,6 @@ from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import FleetRule, Sampler, Strategy
 from cloudtune.strategies.best import BestSearch
 from cloudtune.strategies.bohb import Bohb, SyncBohb
-from cloudtune.strategies.choice import Offers
 from cloudtune.strategies.fleets import (
     BackToSpot,
     ConstantFleet,
@@ -39,13 +38,14 @@ from cloudtune.strategies.fleets import (
 from cloudtune.strategies.grid import GridSearch, Sequential
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.median import MedianStopping
-from cloudtune.strategies.offers import means_within
+from cloudtune.strategies.offers import Offers
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.samplers import sampler as samplers
 from cloudtune.strategies.spending import EvenSpending
 from cloudtune.strategies.successive_halving import Halving
+from cloudtune.strategies.worth import means_within
 
 
 def _rungs(context: BuildContext) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from cloudtune.model.progress import LIVE
 from cloudtune.strategies import best_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.strategies.choice import Offers
-from cloudtune.strategies.offers import buy_instances, means_within
+from cloudtune.strategies.offers import Offers
 from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, cap_epoch, rung_epochs
+from cloudtune.strategies.worth import buy_instances, means_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ class BestSearch:
         """
         offer = self.rentable(view).offer
         before = self._opening
-        opened_for = offer, self.offers.race.small
+        opened_for = offer, self.offers.scouting.small
         if before is not None and self._opened_for == opened_for and not self._is_back(view):
             return before
         if before is not None and self._best and before.straight is None:

@@ -16,7 +16,7 @@ import numpy as np
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.base import View
-from cloudtune.strategies.offers import buy_instances
+from cloudtune.strategies.worth import buy_instances
 
 # The share of the money that exploring may take.
 MONEY = 0.75
