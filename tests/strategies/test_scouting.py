@@ -13,7 +13,7 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.spot_pools import UNLIMITED, PoolTrace
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone, Event, LaunchFailed, TrialFailed
 from cloudtune.model.plans import Limits, Rentable

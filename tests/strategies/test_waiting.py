@@ -12,7 +12,7 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.spot_pools import UNLIMITED, PoolTrace
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.catalog import PoolName, SpotBehaviour
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
