@@ -50,7 +50,7 @@ from cloudtune.forecast.problem import build_problem, stored_profiles
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.runs.figures import figures
 from cloudtune.runs.job import make_policy, max_instances
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.worth import by_worth, means_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

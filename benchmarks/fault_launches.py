@@ -29,7 +29,7 @@ from cloudtune.infra import provider
 from cloudtune.infra import sweep as sweeping
 from cloudtune.infra.aws.errors import SortedErrors
 from cloudtune.infra.cluster import node_provider
-from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal
+from cloudtune.infra.cluster.node_provider import CloudNodeProvider, Journal
 from cloudtune.infra.provider import INTENT_TAG, LEASE_TAG, Instance
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class _Provider:
         self.config = folder / "autoscaler.json"
         self.ec2 = ec2
         self.wanted: dict[str, bool] = {}
-        self._born: Ec2NodeProvider | None = None
+        self._born: CloudNodeProvider | None = None
 
     def tell(self) -> None:
         """Write the config, as the controller's head does."""
@@ -219,7 +219,7 @@ class _Provider:
         if doomed:
             provider.terminate_nodes(doomed)
 
-    def _bear(self) -> Ec2NodeProvider:
+    def _bear(self) -> CloudNodeProvider:
         settings = {
             "run": RUN,
             "endpoint": {"region": "us-east-1"},
@@ -227,7 +227,7 @@ class _Provider:
             "config": str(self.config),
         }
         with mock.patch.object(provider, "calls_to", return_value=self.ec2):
-            return Ec2NodeProvider(settings, RUN)
+            return CloudNodeProvider(settings, RUN)
 
     def rounds(self, count: int) -> int:
         """Go through so many rounds, born again after each death; returns the deaths."""

@@ -32,7 +32,7 @@ from benchmarks.runner import parser, print_table
 from cloudtune.api.experiments import load_experiment
 from cloudtune.forecast.prediction import PlayedRuns
 from cloudtune.forecast.staged_plans import PlanOptions, Question
-from cloudtune.lifecycle.run_plan import load_problem, read_limits
+from cloudtune.lifecycle.planning import load_problem, read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

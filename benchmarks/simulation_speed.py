@@ -27,7 +27,7 @@ from cloudtune.engine.loop import run, without_collection
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.forecast.plan_file import make_job
 from cloudtune.forecast.staged_plans import PlanOptions
-from cloudtune.lifecycle.run_plan import load_problem, make_plan, read_limits
+from cloudtune.lifecycle.planning import load_problem, plan_run, read_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ def planned(experiment: Path, profile: Path, strategy: str, trials: int) -> Job:
     loaded = load_experiment(experiment, settings)
     problem = load_problem(loaded, str(profile))
     options = PlanOptions()
-    report = make_plan(problem, read_limits(loaded), options, force=False, insists=print)
+    report = plan_run(problem, read_limits(loaded), options, force=False, insists=print)
     return make_job(report, 0.0, paced=False)
 
 

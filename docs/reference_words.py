@@ -215,7 +215,7 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
         "Strategies",
         {
             "best": "explores, then trains the leaders to the end, within a deadline and a budget "
-            "([seer.md](seer.md))",
+            "([best.md](best.md))",
             "sha": "successive halving in planned stages",
             "asha": "successive halving without waiting",
             "hyperband": "brackets of successive halving, from aggressive to cautious",
@@ -232,7 +232,7 @@ NAMES: dict[str, tuple[str, dict[str, str]]] = {
             "gp": "Gaussian process, a model of the results",
             "cma-es": "CMA-ES, learns from results; numbers only",
             "adaptive": "`random`, and a model as far as it proves its skill in this run "
-            "([seer.md](seer.md#configurations))",
+            "([best.md](best.md#configurations))",
         },
     ),
     "allocator": (

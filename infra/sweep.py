@@ -20,15 +20,15 @@ _SWEEP_SECONDS = 90.0
 _LISTED_SECONDS = 20.0
 
 
-def keep_records(ec2: Calls, run: str, path: Path) -> None:
+def keep_records(calls: Calls, run: str, path: Path) -> None:
     """Save EC2's record of a run's instances, if available: EC2 forgets them in an hour."""
-    with contextlib.suppress(*ec2.errors, OSError):
-        records = [vars(instance) for instance in ec2.ours(run)]
+    with contextlib.suppress(*calls.errors, OSError):
+        records = [vars(instance) for instance in calls.ours(run)]
         write_atomically(path, json.dumps(records, indent=1))
 
 
 def sweep(
-    ec2: Calls, run: str, journal: Journal, *, patience: float = _SWEEP_SECONDS
+    calls: Calls, run: str, journal: Journal, *, patience: float = _SWEEP_SECONDS
 ) -> list[Instance]:
     """Return everything that a run has left; return what still bills when patience ends.
 
@@ -44,11 +44,11 @@ def sweep(
     listed_by = time.monotonic() + _LISTED_SECONDS
     while True:
         try:
-            listed = ec2.ours(run)
+            listed = calls.ours(run)
             left = [instance for instance in listed if instance.billing]
-            with contextlib.suppress(*ec2.errors):  # not allowed: then leases may end them
-                ec2.terminate([instance.id for instance in left])
-        except ec2.errors as error:  # also expired credentials, which may be renewed
+            with contextlib.suppress(*calls.errors):  # not allowed: then leases may end them
+                calls.terminate([instance.id for instance in left])
+        except calls.errors as error:  # also expired credentials, which may be renewed
             if time.monotonic() > give_up:
                 raise cleanup_error(run, journal, error) from error
         else:

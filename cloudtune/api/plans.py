@@ -13,8 +13,8 @@ from cloudtune.api.tables import frame, notebook_table
 from cloudtune.forecast import alternatives, make, plan_file, proposal
 from cloudtune.forecast.staged_plans import PlanOptions
 from cloudtune.lifecycle import heads
+from cloudtune.lifecycle.planning import load_problem, read_limits
 from cloudtune.lifecycle.reporter import Reporter
-from cloudtune.lifecycle.run_plan import load_problem, read_limits
 from cloudtune.model.text import cost_format
 from cloudtune.model.units import format_seconds
 from cloudtune.planners.base import InfeasibleError

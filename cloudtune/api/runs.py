@@ -86,7 +86,7 @@ def run(
             if saved is not None:
                 _refuse_overrides({**given, **vars(options), "profile": profile})
                 reporters.add(make_live_logs(saved.experiment.log_to))
-                return Result(start.run_plan(saved, settings, reporters))
+                return Result(start.run_saved_plan(saved, settings, reporters))
             assert not isinstance(experiment, Plan)
             overrides = {**experiments.checked_options(given), "objective": objective}
             loaded = experiments.load_experiment(experiment, overrides)

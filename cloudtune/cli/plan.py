@@ -244,7 +244,7 @@ def simulate(
     from cloudtune.display.terminal import console
     from cloudtune.forecast.plan_file import make_job
     from cloudtune.forecast.problem import shared_cores
-    from cloudtune.lifecycle.run_plan import load_problem, make_plan, read_limits
+    from cloudtune.lifecycle.planning import load_problem, plan_run, read_limits
     from cloudtune.planners.base import InfeasibleError
     from cloudtune.runs.report import simulate as simulate_job
     from cloudtune.runs.report import to_json
@@ -253,7 +253,7 @@ def simulate(
     wanted = load_experiment(experiment, given)
     problem = load_problem(wanted, profile)
     try:
-        planned = make_plan(
+        planned = plan_run(
             problem,
             read_limits(wanted),
             options.select_plan_options(given),

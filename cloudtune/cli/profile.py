@@ -44,7 +44,7 @@ def confirm_rental(wanted: Experiment, job: Job | None, *, yes: bool) -> None:
         UsageError: there is no terminal to ask on.
     """
     from cloudtune.infra.provider import find_provider
-    from cloudtune.lifecycle.run_plan import read_limits
+    from cloudtune.lifecycle.planning import read_limits
     from cloudtune.runs.job import make_basis
 
     whose = find_provider(wanted.cloud.provider).asks_first
@@ -135,7 +135,7 @@ def profile(
     from cloudtune.forecast.problem import instance_types, stored_profiles
     from cloudtune.lifecycle import dry_run, measuring, runner
     from cloudtune.lifecycle.flow import refuse_partial_profiles
-    from cloudtune.lifecycle.run_plan import read_limits
+    from cloudtune.lifecycle.planning import read_limits
     from cloudtune.model.serialization import encode
     from cloudtune.profiles import store
 

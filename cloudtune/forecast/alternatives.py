@@ -124,13 +124,13 @@ def at_point(planned: Planned, number: int) -> Planned:
     assert best is not None
     chosen = staged_plans.against_best(best, asked.request, point)
     chosen = replace(chosen, objective=asked.request.objective, wished=point.estimate.seconds)
-    return replace(planned, plan=make.run_plan(planned, asked.request, chosen))
+    return replace(planned, plan=make.build_run_plan(planned, asked.request, chosen))
 
 
 def _as_run(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan:
     """Return other stages as a plan of the same run, forecast against the same limits."""
     elsewhere = planned.on(request.rentables)
-    return make.run_plan(elsewhere, request, plan, draws=_DRAWS, reacts=False)
+    return make.build_run_plan(elsewhere, request, plan, draws=_DRAWS, reacts=False)
 
 
 def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | None:
@@ -141,7 +141,7 @@ def _on_pools(planned: Planned, request: PlanRequest, plan: Plan) -> RunPlan | N
     """
     if plan.epochs > make.MOST_EPOCHS and not make.has_time(request, plan):
         return None
-    return make.run_plan(planned.on(request.rentables), request, plan, runs=_POOL_RUNS)
+    return make.build_run_plan(planned.on(request.rentables), request, plan, runs=_POOL_RUNS)
 
 
 def forecast_without_replanning(planned: Planned) -> RunPlan:
@@ -203,7 +203,7 @@ def _other_limits(planned: Planned) -> Iterator[Alternative]:
     if value is None:
         return
     runs = max(1, planned.plan.forecast.samples // _RUNS_EACH)
-    played = partial(make.run_plan, runs=runs)
+    played = partial(make.build_run_plan, runs=runs)
     for name, factor in (("half", 0.5), ("twice", 2.0)):
         changed = replace(limits, **{what: value * factor})
         yield Alternative(f"{name} the {what}", played(replace(planned, limits=changed)))
@@ -326,7 +326,7 @@ def _on_a_fixed_fleet(question: Question, job: Job) -> tuple[Alternative, ...]:
     experiment = _with_choice(job.experiment, choice)
     changed = replace(problem, experiment=experiment, rentables=rentables or problem.rentables)
     try:
-        plan = make.run_plan(replace(question, problem=changed), runs=_RUNS)
+        plan = make.build_run_plan(replace(question, problem=changed), runs=_RUNS)
     except CloudtuneError:
         return ()
     return (Alternative("the same on a fixed fleet", plan),)

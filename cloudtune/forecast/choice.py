@@ -12,7 +12,7 @@ from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.text import count_noun
 from cloudtune.policy.registry import has_stages
 from cloudtune.runs.job import max_trials
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.worth import by_worth, means_within
 
 # The largest fleet where no budget bounds it.
 UNBOUNDED_FLEET = 4

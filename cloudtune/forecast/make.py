@@ -140,7 +140,7 @@ def _search(question: Question, runs: int, *, force: bool = False) -> Planned:
         question, asked, staged = staged_plans.staged_plan(question, force=force)
     request = None if asked is None else asked.request
     plays = question.options.confidence is None
-    plan = run_plan(question, request, staged, runs=runs, plays=plays)
+    plan = build_run_plan(question, request, staged, runs=runs, plays=plays)
     return _expected_cheapest(Planned(**vars(question), plan=plan, asked=asked), runs)
 
 
@@ -213,7 +213,7 @@ def _judge(question: Question, staged: Plan, runs: int) -> Planned | None:
         tries.append((question.on(own), (remark,)))
     for within, remarks in tries:
         request = staged_plans.build_request(within.problem, within.allowance, options.aim)
-        looks = partial(run_plan, within, request, staged)
+        looks = partial(build_run_plan, within, request, staged)
         glance = looks(runs=_GLANCE).forecast.within
         if glance is not None and glance < (options.confidence or 0.0) - _DOUBT:
             continue
@@ -309,7 +309,7 @@ def _instead(planned: Planned, limits: Limits) -> str:
 
 def _taking(question: Question, asked: Asked, staged: Plan) -> str:
     plays = question.options.confidence is None
-    plan = run_plan(question, asked.request, staged, runs=_GLANCE, plays=plays)
+    plan = build_run_plan(question, asked.request, staged, runs=_GLANCE, plays=plays)
     cost = cost_format(plan.offers)
     taken = f"{format_seconds(plan.estimate.seconds)} for {cost(plan.estimate.dollars)}"
     return taken if plan.forecast.source == "stages" else f"about {taken}"
@@ -346,7 +346,7 @@ def _expected_cheapest(planned: Planned, runs: int) -> Planned:
     except InfeasibleError:
         return planned
     plays = options.confidence is None
-    other = run_plan(without, asked.request, staged, runs=runs, plays=plays)
+    other = build_run_plan(without, asked.request, staged, runs=runs, plays=plays)
     if sure and plan.estimate.dollars < (1 - NOISE) * other.estimate.dollars:
         return planned
     if not sure:
@@ -401,7 +401,7 @@ def _with_deadline(question: Question) -> tuple[Question, str]:
     return replace(question, limits=limits), why
 
 
-def run_plan(
+def build_run_plan(
     question: Question,
     request: PlanRequest | None = None,
     staged: Plan | None = None,

@@ -9,7 +9,7 @@ from cloudtune.model.plans import Allowance, Estimate, Rentable
 from cloudtune.model.text import cost_format, count_noun, gpus_text
 from cloudtune.model.trial import Width
 from cloudtune.model.units import format_seconds
-from cloudtune.strategies.offers import Means, by_worth
+from cloudtune.strategies.worth import Means, by_worth
 
 # A derived deadline lasts as many full trainings: time to explore, and then to finish the best.
 TRAININGS = 3.0

@@ -17,10 +17,10 @@ from cloudtune.model.catalog import Offer, pool
 from cloudtune.model.plans import Limits, Machines, Rentable
 from cloudtune.policy.registry import SEARCHES, STRATEGIES
 from cloudtune.runs.figures import Figures
+from cloudtune.strategies.best_rules import APART
 from cloudtune.strategies.hyperband import bracket_shapes
-from cloudtune.strategies.offers import Means, by_worth, means_within
 from cloudtune.strategies.rungs import rung_epochs
-from cloudtune.strategies.seer_rules import APART
+from cloudtune.strategies.worth import Means, by_worth, means_within
 
 # About how many reports a played run should have, if the best offer trains all of the time. Starts,
 # stops and faster offers make several times as many events of them.

@@ -160,18 +160,18 @@ def _find_head(folder: Path) -> Head:
 
 def give_back(cloud: Cloud, doomed: Sequence[Found]) -> list[Instance]:
     """Return instances to the cloud; return those that it didn't confirm in time."""
-    ec2 = calls_to(cloud.endpoint)
+    calls = calls_to(cloud.endpoint)
     wanted = {item.instance.id for item in doomed}
-    ec2.terminate(sorted(wanted))
+    calls.terminate(sorted(wanted))
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        left = [instance for instance in ec2.ours(ended=False) if instance.id in wanted]
+        left = [instance for instance in calls.ours(ended=False) if instance.id in wanted]
         if not left or time.monotonic() > give_up:
             break
         time.sleep(0.5)
     for run in {item.instance.run for item in doomed}:
         if (home.runs() / run).is_dir():
-            sweeping.keep_records(ec2, run, home.runs() / run / "instances.json")
+            sweeping.keep_records(calls, run, home.runs() / run / "instances.json")
     return left
 
 
@@ -180,15 +180,15 @@ def keep_records(cloud: Cloud) -> None:
 
     Their controller died, and their leases have ended them: the cloud forgets them in an hour.
     """
-    ec2 = calls_to(cloud.endpoint)
+    calls = calls_to(cloud.endpoint)
     unasked = {
         folder.name: folder / "instances.json"
         for folder in _folders()
         if not (folder / "instances.json").exists() and not is_controlled(folder.name)
     }
-    listed = {instance.run for instance in ec2.ours()} if unasked else set()
+    listed = {instance.run for instance in calls.ours()} if unasked else set()
     for run in listed & unasked.keys():
-        sweeping.keep_records(ec2, run, unasked[run])
+        sweeping.keep_records(calls, run, unasked[run])
 
 
 def _folders() -> list[Path]:

@@ -19,9 +19,9 @@ from cloudtune.infra.provider import find_provider
 from cloudtune.lifecycle import dry_run, measuring, runner
 from cloudtune.lifecycle.data import with_data
 from cloudtune.lifecycle.outcomes import Measured
+from cloudtune.lifecycle.planning import load_problem, plan_run, read_limits
 from cloudtune.lifecycle.reporter import Reporter
 from cloudtune.lifecycle.resume import Further, resume_job
-from cloudtune.lifecycle.run_plan import load_problem, make_plan, read_limits
 from cloudtune.lifecycle.runner import Ended
 from cloudtune.model.catalog import InstanceType
 from cloudtune.model.plans import Limits, multiply
@@ -33,7 +33,7 @@ from cloudtune.runs import history, home
 from cloudtune.runs.control import to_stderr
 from cloudtune.runs.job import Job, job_of_ledger, read_choice
 from cloudtune.runs.report import Report, load, with_delivery
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.worth import by_worth, means_within
 from cloudtune.train.storage import StorageError, tell
 
 # Maximum share of the deadline for measuring before a run.
@@ -139,7 +139,7 @@ def _make_plan(
         InfeasibleError: no plan meets the limits, without `force`.
     """
     try:
-        return make_plan(problem, limits, options, elapsed, force=force, insists=reporter.on_forced)
+        return plan_run(problem, limits, options, elapsed, force=force, insists=reporter.on_forced)
     except InfeasibleError as error:
         reporter.on_infeasible(error, problem)
         raise

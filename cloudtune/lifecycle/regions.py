@@ -11,7 +11,7 @@ from cloudtune.forecast.problem import load_catalog, select_markets, stored_prof
 from cloudtune.forecast.staged_plans import PlanOptions
 from cloudtune.infra.provider import Provider, find_provider
 from cloudtune.lifecycle import heads
-from cloudtune.lifecycle.run_plan import load_problem, read_limits
+from cloudtune.lifecycle.planning import load_problem, read_limits
 from cloudtune.model.events import EpochDone
 from cloudtune.model.text import count_noun
 from cloudtune.model.trial import EndReason

@@ -55,7 +55,7 @@ from cloudtune.runs.control import to_stderr
 from cloudtune.runs.identity import identify
 from cloudtune.runs.job import Job
 from cloudtune.script.command import split_words
-from cloudtune.strategies.offers import by_worth, means_within
+from cloudtune.strategies.worth import by_worth, means_within
 from cloudtune.train.programs.program import Program
 from cloudtune.train.progress_cursor import Progress
 from cloudtune.train.storage import StorageError, try_storage
@@ -240,13 +240,13 @@ class Runner:
             CleanupError: an error ended the run, and its cloud didn't confirm that all its
                 instances are gone.
         """
-        ec2 = calls_to(self.cloud.endpoint)
+        calls = calls_to(self.cloud.endpoint)
         listener = patient(on_event, self.folder)
         with control.interruptible() as interruption:
             error: BaseException | None = None
             try:
                 with contextlib.closing(FileLedger(ledger, header)) as record:
-                    world = self._world(ec2, policy, resumes=in_flight is not None)
+                    world = self._world(calls, policy, resumes=in_flight is not None)
                     interruption.tell(world.interrupt)
                     with world:
                         interruption.install()  # again: Ray has replaced the handlers
@@ -256,7 +256,7 @@ class Runner:
                             resume(policy, world, record, in_flight, listener)
             except BaseException as raised:  # noqa: BLE001  raised again below
                 error = raised
-            swept = self._sweep(ec2)
+            swept = self._sweep(calls)
         if error is None:
             return swept
         if swept.unconfirmed is None:
@@ -265,7 +265,7 @@ class Runner:
         message += str(error) if isinstance(error, CloudtuneError) else repr(error)
         raise CleanupError(message, swept.unconfirmed.instance_ids) from error
 
-    def _sweep(self, ec2: Calls) -> Swept:
+    def _sweep(self, calls: Calls) -> Swept:
         """Return what is left, and close the cloud; return what isn't confirmed to be gone.
 
         No error may hide that an instance is left.
@@ -273,7 +273,7 @@ class Runner:
         unconfirmed: CleanupError | None = None
         journal = Journal(self.folder / JOURNAL)
         try:
-            if left := sweeping.sweep(ec2, self.run, journal):
+            if left := sweeping.sweep(calls, self.run, journal):
                 names = [instance.id for instance in left]
                 unconfirmed = CleanupError(
                     f"the cloud did not confirm the end of {', '.join(names)}; they may still "
@@ -286,12 +286,12 @@ class Runner:
             unconfirmed = sweeping.cleanup_error(self.run, journal, error)
         checked_at = time.time()
         with contextlib.suppress(Exception):  # records and local processes cost no money
-            sweeping.keep_records(ec2, self.run, self.folder / "instances.json")
+            sweeping.keep_records(calls, self.run, self.folder / "instances.json")
         with contextlib.suppress(OSError, CloudtuneError):
             self.cloud.close()
         return Swept(checked_at, unconfirmed)
 
-    def _world(self, ec2: Calls, policy: Controlled, *, resumes: bool) -> CloudWorld:
+    def _world(self, calls: Calls, policy: Controlled, *, resumes: bool) -> CloudWorld:
         rental = Rental(
             run=self.run,
             endpoint=self.cloud.endpoint,
@@ -310,7 +310,7 @@ class Runner:
         joined = self._provider.joined(self.folder, rental)
         return CloudWorld(
             joined or RayHead(self.folder, rental, self._provider.own_address()),
-            ec2,
+            calls,
             self._training(),
             self.experiment.train_folder,
             self.began,

@@ -128,7 +128,7 @@ def _confirm(experiment: Experiment, settings: RunSettings, reporter: Reporter) 
     reporter.on_confirm(experiment, job)
 
 
-def run_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
+def run_saved_plan(job: Job, settings: RunSettings, reporter: Reporter) -> Report:
     """Execute a saved plan; the run's clock begins now.
 
     Raises:

@@ -12,10 +12,11 @@ class Rented:
     """One launch intent, from the request until the cloud says that the instance is going.
 
     `zone` is where the instance was requested: the offer's zone, or one picked for an offer without
-    a zone; "" left it to the cloud. `surplus`: it should go. `lost`: it goes because the cloud
-    takes it or because it never worked, `late` if it didn't join in its time. `at_risk`: the cloud
-    may soon take it. It isn't returned before `kept_until` (run seconds), as a person wants to look
-    at it; 0 if nobody does. `last_words` is the end of its console, if it never joined.
+    a zone; "" left it to the cloud. `surplus`: it should go. `being_lost`: it goes because the
+    cloud takes it, from the notice on, or because it never worked; `late` if it didn't join in its
+    time. `at_risk`: the cloud may soon take it. It isn't returned before `kept_until` (run
+    seconds), as a person wants to look at it; 0 if nobody does. `last_words` is the end of its
+    console, if it never joined.
     """
 
     intent: str
@@ -26,7 +27,7 @@ class Rented:
     launched_at: float | None = None
     joined: bool = False
     surplus: bool = False
-    lost: bool = False
+    being_lost: bool = False
     late: bool = False
     at_risk: bool = False
     kept_until: float = 0.0

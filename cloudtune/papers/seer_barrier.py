@@ -46,7 +46,7 @@ class SeerBarrier(SuccessiveHalving):
 class SeerSchedule:
     """Keeps the most trials at each rung that still leave the best one a full training.
 
-    The reconstruction of SEER's run (docs/seer.md): the rest is replanned at each rung. If the
+    The reconstruction of SEER's run (docs/best.md): the rest is replanned at each rung. If the
     limits don't pay for one full training, the best trial trains as far as they go; the run ends
     at the rung from which not one more epoch fits.
 

@@ -32,7 +32,7 @@ class FailedInstance:
         if self._seconds <= 0 or not noted.failed_on or self.kept is not None:
             return []
         rented = self._state.fleet.of(noted.failed_on)
-        if rented.over or rented.lost or rented.released:
+        if rented.over or rented.being_lost or rented.released:
             return []
         rented.kept_until = self._state.now + self._seconds
         return [

@@ -49,7 +49,7 @@ class Hysteresis:
 
     def note_return(self, rented: Rented) -> None:
         """Record a returned instance; one that was lost may be replaced at once."""
-        if not rented.lost:
+        if not rented.being_lost:
             until = self._state.now + self._pause(rented.offer)
             self._returned[rented.offer] = self._causes, until
 
@@ -61,7 +61,7 @@ class Hysteresis:
     def may_go(self, rented: Rented) -> bool:
         """Whether an instance that isn't needed may be returned now."""
         now = self._causes, self._state.failures
-        return rented.joined or rented.lost or self._asked.get(rented.intent) != now
+        return rented.joined or rented.being_lost or self._asked.get(rented.intent) != now
 
     def next_request(self, offer: Offer) -> float:
         """Return the run second from which an offer may be requested; 0: at once."""

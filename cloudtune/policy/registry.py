@@ -22,13 +22,13 @@ from cloudtune.policy.entries import AllocatorEntry, StrategyEntry
 from cloudtune.policy.run import RunPolicy
 from cloudtune.policy.schedule.stages import Planning, follow
 from cloudtune.policy.state import RunState
+from cloudtune.strategies.allocators.best import BestAllocator
 from cloudtune.strategies.allocators.fluid import DynamicFluid
 from cloudtune.strategies.allocators.same import SameWidth
-from cloudtune.strategies.allocators.seer import SeerAllocator
 from cloudtune.strategies.asha import Asha
 from cloudtune.strategies.base import FleetRule, Sampler, Strategy
+from cloudtune.strategies.best import BestSearch
 from cloudtune.strategies.bohb import Bohb, SyncBohb
-from cloudtune.strategies.choice import Offers
 from cloudtune.strategies.fleets import (
     BackToSpot,
     ConstantFleet,
@@ -38,14 +38,14 @@ from cloudtune.strategies.fleets import (
 from cloudtune.strategies.grid import GridSearch, Sequential
 from cloudtune.strategies.hyperband import Hyperband
 from cloudtune.strategies.median import MedianStopping
-from cloudtune.strategies.offers import means_within
+from cloudtune.strategies.offers import Offers
 from cloudtune.strategies.pbt import PopulationBased
 from cloudtune.strategies.random_search import RandomSearch
 from cloudtune.strategies.rungs import rung_epochs
 from cloudtune.strategies.samplers import sampler as samplers
-from cloudtune.strategies.seer import Seer
 from cloudtune.strategies.spending import EvenSpending
 from cloudtune.strategies.successive_halving import Halving
+from cloudtune.strategies.worth import means_within
 
 
 def _rungs(context: BuildContext) -> dict[str, Any]:
@@ -113,8 +113,10 @@ def _pbt(context: BuildContext, sampler: Sampler) -> Strategy:
     )
 
 
-def _seer(context: BuildContext, sampler: Sampler, *, constant: bool, full: bool) -> Strategy:
-    return Seer(
+def _best_search(
+    context: BuildContext, sampler: Sampler, *, constant: bool, full: bool
+) -> Strategy:
+    return BestSearch(
         sampler,
         min_epochs=context.min_epochs,
         max_epochs=context.max_epochs,
@@ -147,14 +149,14 @@ def _in_full(kind: Callable[..., Strategy]) -> StrategyEntry:
     )
 
 
-def _seer_entry(origin: str = "", *, constant: bool = False, full: bool = False) -> StrategyEntry:
-    build = partial(_seer, constant=constant, full=full)
+def _best_entry(origin: str = "", *, constant: bool = False, full: bool = False) -> StrategyEntry:
+    build = partial(_best_search, constant=constant, full=full)
     return StrategyEntry(build, SEER, SEER, origin=origin)
 
 
 # The default search: its name, and its name before 0.3.
 SEARCHES = ("best", "seer")
-# The allocator and the fleet rule that share the view of the strategy of that name.
+# The allocator and the fleet rule that are parts of `best`, by its name before 0.3.
 SEER = "seer"
 _AIM = "a method of our own with SEER's aim; the paper's algorithm is another, and unknown to us"
 
@@ -175,10 +177,10 @@ STRATEGIES: Registry[StrategyEntry] = Registry(
         "asha-stopping": StrategyEntry(
             partial(_by_rungs, partial(Asha, kind="stopping")), pauses=False
         ),
-        "best": _seer_entry(),
-        "seer": _seer_entry(f"now called best: {_AIM}"),  # its name before 0.3
-        "seer-constant": _seer_entry(_AIM, constant=True),
-        "seer-full": _seer_entry(_AIM, full=True),
+        "best": _best_entry(),
+        "seer": _best_entry(f"now called best: {_AIM}"),  # its name before 0.3
+        "seer-constant": _best_entry(_AIM, constant=True),
+        "seer-full": _best_entry(_AIM, full=True),
     },
     StrategyEntry,
 )
@@ -384,8 +386,8 @@ def components(
         assert plan is not None, f"{choice} goes by a plan"
         return _planned_components(context, sampler, choice, brakes, plan)
     strategy = STRATEGIES[choice.strategy].build(context, sampler)
-    if isinstance(strategy, Seer):
-        own = SeerAllocator(strategy)
+    if isinstance(strategy, BestSearch):
+        own = BestAllocator(strategy)
         widths = own if choice.allocator == SEER else ALLOCATORS[choice.allocator].build(context)
         if choice.fleet != SEER:
             return Components(strategy, widths, fleet_rule(context, choice))

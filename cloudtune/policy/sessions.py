@@ -130,7 +130,7 @@ class SessionKeeper:
         if not self._state.crowded:
             return False
         rented = [self._state.fleet.of(piece.instance) for piece in trial.placement]
-        return any(each.surplus and not each.lost for each in rented)
+        return any(each.surplus and not each.being_lost for each in rented)
 
     # ---- after an end ------------------------------------------------------------------------
 

@@ -383,7 +383,7 @@ class RunState:
         if not isinstance(event, _TROUBLES):
             return False
         rented = self.fleet[event.intent]
-        return not (rented.released or rented.lost)
+        return not (rented.released or rented.being_lost)
 
     def follow_fleet(self) -> None:
         """Count the GPUs of the instances that take trials now."""
@@ -461,7 +461,7 @@ class RunState:
         Its trials keep training, and move after their next saved epoch if there is room elsewhere.
         """
         rented = self.fleet[event.intent]
-        rented.surplus = rented.lost = True
+        rented.surplus = rented.being_lost = True
         rented.kept_until = 0.0
         self.disturbances += 1
         self.shocks += 1
@@ -506,7 +506,7 @@ class RunState:
 
     def _give_up(self, rented: Rented, why: str) -> None:
         """Mark an instance that is of no use for return: it may still bill."""
-        rented.surplus = rented.lost = True
+        rented.surplus = rented.being_lost = True
         rented.kept_until = 0.0
         if not rented.joined:
             self.disturbances += 1

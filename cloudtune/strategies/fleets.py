@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtune.model.catalog import Offer
 from cloudtune.strategies.base import FleetRule, View
-from cloudtune.strategies.choice import Offers
-from cloudtune.strategies.offers import ROUND
+from cloudtune.strategies.offers import Offers
 from cloudtune.strategies.spending import Spending
+from cloudtune.strategies.worth import ROUND
 
 if TYPE_CHECKING:
     from cloudtune.model.plans import Rentable
@@ -108,9 +108,9 @@ class SpendingFleet(Unplanned):
     `returns_idle` there are no more GPUs than trials need; with `moves_together` trials of surplus
     instances move to the others as their epochs end.
 
-    While a run finds out which GPU model is worth its price (`race.py`), the fleet may be a single
-    instance, and a scout joins it. Instances of a GPU model that was left stay until those that
-    take their place have joined, as far as the cap admits both.
+    While a run finds out which GPU model is worth its price (`scouting.py`), the fleet may be a
+    single instance, and a scout joins it. Instances of a GPU model that was left stay until those
+    that take their place have joined, as far as the cap admits both.
     """
 
     def __init__(
@@ -140,7 +140,11 @@ class SpendingFleet(Unplanned):
     def grows_at(self, view: View) -> float:
         """Return when a fleet that is held back is requested at the latest; inf if it isn't."""
         offers = self.offers
-        return offers.race.grows_at(view, offers.chosen.offer) if offers.race.small else math.inf
+        return (
+            offers.scouting.grows_at(view, offers.chosen.offer)
+            if offers.scouting.small
+            else math.inf
+        )
 
     def target(self, view: View, needed: float) -> Mapping[Offer, int]:
         """Return the planned fleet, and what stays until it is there."""
@@ -151,18 +155,18 @@ class SpendingFleet(Unplanned):
         """Plan the fleet, unless nothing has changed: each round reads it several times."""
         spending = self._spending
         count = spending.instances(view)
-        race = self.offers.race
+        scouting = self.offers.scouting
         planned = self.offers.chosen.offer
         willing = self._willing(view, planned)
         gpus = needed if self._returns_idle else math.inf
-        raced = race.small, race.scouts, len(race.left), len(view.fleet.usable())
+        scouted = scouting.small, scouting.scouts, len(scouting.left), len(view.fleet.usable())
         question = (
             planned,
             count,
             willing,
             view.held,
             spending.unspent(view),
-            raced if race.on else None,
+            scouted if scouting.on else None,
             [offer for offer, backoff in view.backoffs.items() if backoff.is_empty],
             # A fleet that follows its trials also looks for what the cloud may have again.
             [offer for offer in view.backoffs if self._returns_idle and view.avoided(offer)],
@@ -199,16 +203,16 @@ class SpendingFleet(Unplanned):
             return self._free(planned, count, gpus)
         if count == 0:
             return {}
-        race = self.offers.race
+        scouting = self.offers.scouting
         unspent = self._spending.unspent(view)
-        if race.small:
+        if scouting.small:
             count = 1
             unspent = 0.0
         if math.isinf(unspent):  # no budget bounds the fleet
             gpus = min(gpus, count * planned.gpus)
         rate = count * planned.usd_per_second + unspent
         fleet = Counter[Offer]()
-        scouts = [scout for scout in race.scouts if self._has_room(view, scout)]
+        scouts = [scout for scout in scouting.scouts if self._has_room(view, scout)]
         for scout in scouts if gpus > 0 else ():
             fleet[scout] = 1  # first, so that the cap leaves it a place
             gpus -= scout.gpus * self._returns_idle
@@ -226,7 +230,7 @@ class SpendingFleet(Unplanned):
         fleet[willing] += more
         rate -= more * willing.usd_per_second
         gpus -= more * willing.gpus
-        if not race.small:
+        if not scouting.small:
             self._fill(view, fleet, rate, gpus)
         return {offer: instances for offer, instances in fleet.items() if instances > 0}
 
@@ -238,7 +242,7 @@ class SpendingFleet(Unplanned):
 
     def _is_going(self, view: View, offer: Offer) -> bool:
         """Whether instances of an offer go once others have taken their place."""
-        return self.offers.race.is_left(offer) or self.offers.is_too_dear(view, offer)
+        return self.offers.scouting.is_left(offer) or self.offers.is_too_dear(view, offer)
 
     def _in_waves(
         self,
@@ -323,7 +327,7 @@ class SpendingFleet(Unplanned):
         Those of a GPU model that was left, and those that are too dear, go in any case, when they
         are empty.
         """
-        if not self._moves_together and not self.offers.race.on:
+        if not self._moves_together and not self.offers.scouting.on:
             return ()
         target = self.target(view, needed)
         if all(held <= target.get(offer, 0) for offer, held in view.held.items()):
@@ -435,7 +439,7 @@ class BackToSpot:
         offers = [rentable.offer for rentable in self._by_price]
         dear = [number for number, offer in enumerate(offers) if not offer.spot]
         cheap = offers[: max(dear, default=0)]
-        left = self.offers.race.is_left
+        left = self.offers.scouting.is_left
         self._spot = tuple(o for o in cheap if o.spot and not left(o))
         self._others = tuple(offer for offer in offers if offer not in self._spot)
 

@@ -1,143 +1,146 @@
-"""Which offers to rent: by how much training the limits buy on each.
-
-One rule for every strategy that decides as results come in. An offer is worth the epochs that its
-fleet trains until the deadline: as many instances as the money pays for until then, less the
-seconds and dollars of booting them, less what spot interruptions cost. Money that doesn't pay for
-another whole instance buys training on smaller ones.
-"""
+"""The offers of a run in the order of their worth, and the one that it plans with."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from cloudtune.model.plans import Limits, Rentable
+from cloudtune.model.catalog import Offer
+from cloudtune.model.plans import Rentable
+from cloudtune.strategies.base import Moment, View
+from cloudtune.strategies.scouting import Scouting, choose_first
+from cloudtune.strategies.waiting import by_worth_after_waits
+from cloudtune.strategies.worth import Means, by_worth
 
-# A fraction of an instance from which on a whole one is rented, for a shorter time.
-ROUND = 0.25
-# How many offers with the cheapest epochs may take the money that an offer can't spend.
-FILLERS = 4
 
+class Offers:
+    """The offers in order of their worth within the limits, and the one planned with.
 
-class Purchase(NamedTuple):
-    """How many instances of one offer to rent, and the dollars per second that these leave.
+    Where speeds only follow from those of other GPUs, a run finds out which offer is worth its
+    price: its `scouting` says which instance joins for that, and which GPUs were left.
 
-    Without a budget that is inf.
+    `until_limits`: the run ends by its limits, not with some number of trials. What is saved by
+    waiting for an offer then pays for more trials.
     """
 
-    instances: int
-    unspent: float = 0.0
+    def __init__(self, rentables: Sequence[Rentable], means: Means, *, until_limits: bool) -> None:
+        self.means = means
+        self._until_limits = until_limits
+        self._rank(by_worth(rentables, means), rentables)
+        self.chosen = choose_first(self.rentables, means)
+        self.scouting = Scouting(self.chosen, rentables)
+        self._asked: tuple[Offer, int, int] | None = None
+        self._answer = self.chosen.offer
+        self._last_look: tuple[Moment, int] | None = None
 
+    def _rank(self, rentables: Sequence[Rentable], corrected: Sequence[Rentable]) -> None:
+        """Take an order; `corrected` are the same offers with the speeds that are expected."""
+        self.rentables = tuple(rentables)
+        self.in_order = tuple(rentable.offer for rentable in rentables)
+        self._places = {offer: place for place, offer in enumerate(self.in_order)}
+        by_price = sorted(corrected, key=lambda rentable: rentable.epoch_dollars)
+        self.by_price = [self.rentable(rentable.offer) for rentable in by_price]
 
-def means_within(
-    limits: Limits,
-    instances: float = math.inf,
-    last_epoch: int = 1,
-    trials_at_once: float = math.inf,
-) -> "Means":
-    """Return the means of a run that has not begun, of at most so many instances at once."""
-    seconds = math.inf if limits.deadline is None else limits.deadline
-    dollars = math.inf if limits.budget is None else limits.budget
-    return Means(seconds, dollars, instances, last_epoch, trials_at_once)
+    def rentable(self, offer: Offer) -> Rentable:
+        return self.rentables[self._places[offer]]
 
+    def look(self, view: View, instances: int) -> bool:
+        """Whether to plan with another offer now; `instances` are planned of the present one.
 
-def buy_instances(dollars: float, price: float, seconds: float, most: int) -> Purchase:
-    """Return the largest fleet of one offer that `dollars` pay for over `seconds`.
-
-    `price` is dollars per second of an instance. There is at least one instance, which lasts as
-    long as the money does. Without a budget or a price there are `most`.
-    """
-    if math.isinf(dollars) or price == 0:
-        return Purchase(most, math.inf)
-    if math.isinf(seconds):
-        return Purchase(1)
-    rate = max(0.0, dollars) / max(seconds, 1.0)
-    instances = min(most, max(1, math.floor(rate / price + ROUND)))
-    return Purchase(instances, max(0.0, rate - instances * price))
-
-
-class Means(NamedTuple):
-    """What a run may still use: seconds, dollars and instances at once; inf is no limit.
-
-    Trials train to `last_epoch` at most, `trials_at_once` of them on average: other GPUs are idle.
-    """
-
-    seconds: float
-    dollars: float
-    instances: float = math.inf
-    last_epoch: int = 1
-    trials_at_once: float = math.inf
-
-    def buy(self, rentable: Rentable) -> "Bought":
-        """Return what these means buy on one offer.
-
-        Each instance boots first, and must be back before the end. Where trials can't reach their
-        last epoch by then, epochs count only by the share that they do reach: at the width at which
-        that comes to most. A wide trial reaches more, and leaves room for fewer.
+        A refused offer gives way to the next, unless all of its planned instances are there. A
+        better offer is back once its GPUs that take trials equal those held of the present one.
+        What the run has seen of speeds may show that another offer is worth a move.
         """
-        price = rentable.offer.usd_per_second
-        billed = max(0.0, self.seconds - rentable.profile.launch.mean)
-        most = int(min(rentable.most, self.instances))
-        count = buy_instances(self.dollars, price, billed, most).instances
-        if price > 0 and count > 0:
-            billed = min(billed, self.dollars / (price * count))
-        span = max(0.0, billed - rentable.idle_seconds)
-        trained = 0.0
-        for seconds, instance_seconds in rentable.paces:
-            if instance_seconds <= count * seconds:  # so many instances have GPUs for one trial
-                reached = min(1.0, span / (self.last_epoch * seconds))
-                trained = max(trained, span / instance_seconds * reached)
-        rooms = max(1.0, count * rentable.gpus / max(1.0, rentable.cheapest_width))
-        busy = min(1.0, self.trials_at_once / rooms)
-        spent = count * rentable.offer.charge(billed) if price > 0 else 0.0
-        return Bought(count, count * trained * busy, spent)
+        look = view.moment, instances
+        if look == self._last_look:
+            return False
+        before = self.chosen, self.scouting.small
+        self.chosen = self._available(view, instances)
+        decides = self.scouting.has_news(view, self.chosen.offer)
+        if decides:
+            self._decide(view)
+        self.scouting.follow(view, self.chosen.offer)
+        if before == (self.chosen, self.scouting.small) and not decides:
+            self._last_look = look  # another one would change nothing, either
+        return self.chosen is not before[0]
 
-    def less(self, bought: "Bought") -> "Means":
-        """Return what a purchase leaves."""
-        dollars = max(0.0, self.dollars - bought.dollars)
-        instances = self.instances - bought.instances
-        return Means(self.seconds, dollars, instances, self.last_epoch, self.trials_at_once)
+    def _decide(self, view: View) -> None:
+        """Rank the offers by what is known of their speeds now; choose by that."""
+        means = self.means._replace(seconds=view.seconds_left, dollars=view.dollars_left)
+        corrected = [view.on_average(rentable) for rentable in self.rentables]
+        ranked = by_worth(corrected, means)
+        offer = self.scouting.decide(view, self.chosen.offer, ranked, means)
+        self.chosen = self.rentable(offer)
+        # The chosen one comes first: others don't take over only because some of them are held.
+        others = [each.offer for each in ranked if each.offer != offer]
+        others.sort(key=self.scouting.is_left)
+        self._rank([self.chosen, *map(self.rentable, others)], corrected)
 
+    def _available(self, view: View, instances: int) -> Rentable:
+        now = self.chosen.offer
+        held = max(1, view.held.get(now, 0) * now.gpus)
+        # What happens to be there of another offer is no reason to drop a choice made just now.
+        is_new = now == self._answer and now not in view.held
+        place = 0 if is_new and self.may_wait(view) else self._places[now]
+        joined = Counter(rented.offer for rented in view.fleet.usable()) if place else {}
+        for offer in self.in_order[:place]:
+            if offer in self.scouting.scouts:
+                continue
+            if joined.get(offer, 0) * offer.gpus >= held and not view.avoided(offer):
+                return self.rentable(offer)
+        if not view.avoided(now) or view.held.get(now, 0) >= instances:
+            return self.chosen
+        if self.may_wait(view):
+            return self._soonest(view)
+        worse = self.in_order[self._places[now] + 1 :]
+        willing = (offer for offer in worse if not view.avoided(offer))
+        possible = (offer for offer in self.in_order if not view.refused(offer))
+        return self.rentable(next(willing, next(possible, now) if view.refused(now) else now))
 
-class Bought(NamedTuple):
-    """Instances of one offer until the end, the epochs that they train, and their bill."""
+    def is_too_dear(self, view: View, offer: Offer) -> bool:
+        """Whether instances of an offer are worth replacing by the planned one, of the same GPU.
 
-    instances: int
-    epochs: float
-    dollars: float
+        So are those that stood in for it when the cloud refused it.
+        """
+        one = self.rentable(offer)
+        if not self.scouting.on or not self.scouting.could_replace(view, one, self.chosen):
+            return False
+        means = self.means._replace(seconds=view.seconds_left, dollars=view.dollars_left)
+        return self.scouting.replaces(one, self.chosen, means)
 
+    def fills(self, view: View, rentable: Rentable, count: int) -> bool:
+        """Whether money that is left over is well spent on so many instances of an offer now.
 
-def by_worth(rentables: Sequence[Rentable], means: Means) -> tuple[Rentable, ...]:
-    """Return the offers, best for these means first.
+        Later it pays for another instance of the planned offer, for a shorter time. With a number
+        of trials, money that is saved buys nothing.
+        """
+        seconds = view.seconds_left
+        if not self._until_limits or math.isinf(seconds) or math.isinf(view.dollars_left):
+            return True
+        dollars = count * rentable.offer.usd_per_second * seconds
+        rest = self.means._replace(seconds=seconds, dollars=dollars)
+        later = rest.buy(view.on_average(self.chosen)).epochs
+        return rest.buy(view.on_average(rentable)).epochs >= later
 
-    That is by the epochs that they buy, together with those that a cheap offer trains for the
-    money and the instances that they leave. Without a budget, or without a deadline, money is spent
-    where an epoch costs least: then there is nothing that a larger instance would be needed for.
-    """
-    cheapest = sorted(rentables, key=lambda rentable: rentable.epoch_dollars)
-    priced = any(rentable.offer.usd_per_second for rentable in rentables)
-    if priced and (math.isinf(means.dollars) or math.isinf(means.seconds)):
-        return tuple(cheapest)
-    fillers = cheapest[:FILLERS]
+    def may_wait(self, view: View) -> bool:
+        """Whether time can be weighed against money, and something has trained.
 
-    def worth(rentable: Rentable) -> float:
-        return epochs_bought(rentable, means, fillers)
+        Until then a single instance is out, which finds out soon whether the script trains at all.
+        """
+        limited = view.limits.deadline is not None and view.limits.budget is not None
+        saves = self._until_limits and limited
+        return saves and self.chosen.offer.usd_per_second > 0 and not self.scouting.small
 
-    return tuple(sorted(cheapest, key=worth, reverse=True))
+    def _soonest(self, view: View) -> Rentable:
+        """Return the offer that buys most, with the time that refused ones are expected to take.
 
-
-def epochs_bought(rentable: Rentable, means: Means, fillers: Sequence[Rentable]) -> float:
-    """Return the epochs that means buy on an offer.
-
-    What whole instances of it leave buys more on one of `fillers`, or on another one of it later.
-    """
-    bought = means.buy(rentable)
-    rest = means.less(bought)
-    if math.isinf(means.dollars) or rest.dollars <= 0 or rest.instances < 1:
-        return bought.epochs
-    more = 0.0
-    for filler in (*fillers, rentable):
-        # Most can't buy more than the first: at most this share of what they cost trains.
-        share = 1 - filler.idle_seconds / max(1.0, rest.seconds)
-        if more * filler.epoch_dollars < rest.dollars * share:
-            more = max(more, rest.buy(filler).epochs)
-    return bought.epochs + more
+        Decided once in each round of refusals: until the next nothing more is known.
+        """
+        offer = self.chosen.offer
+        backoff = view.backoffs[offer]
+        asked = offer, backoff.refusals, backoff.no_shows
+        if asked != self._asked:
+            self._asked = asked
+            means = self.means._replace(seconds=view.seconds_left, dollars=view.dollars_left)
+            expected = [view.on_average(each) for each in self.rentables]
+            self._answer = by_worth_after_waits(view, expected, means)[0].offer
+        return self.rentable(self._answer)

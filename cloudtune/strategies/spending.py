@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from cloudtune.strategies.offers import Purchase, buy_instances
+from cloudtune.strategies.worth import Purchase, buy_instances
 
 if TYPE_CHECKING:
     from cloudtune.model.catalog import Offer
     from cloudtune.model.plans import Rentable
     from cloudtune.model.trial import Width
     from cloudtune.strategies.base import View
-    from cloudtune.strategies.choice import Offers
+    from cloudtune.strategies.offers import Offers
 
 # The share of a run's time after which a fleet may grow again, by what was left over.
 GROWTH = 0.05
@@ -64,7 +64,7 @@ class EvenSpending:
     def _plan(self, view: View) -> Purchase:
         self.offers.look(view, self._bought.instances)
         rentable = self.offers.chosen
-        planned = rentable.offer, self.offers.race.small
+        planned = rentable.offer, self.offers.scouting.small
         if self._planned_for != planned:
             self._planned_for = planned
             self._planned_at = view.now

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cloudtune.model.catalog import SpotBehaviour
 from cloudtune.model.plans import Rentable
 from cloudtune.strategies.base import View
-from cloudtune.strategies.offers import FILLERS, Means, epochs_bought
+from cloudtune.strategies.worth import FILLERS, Means, epochs_bought
 
 
 def by_worth_after_waits(

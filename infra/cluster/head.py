@@ -1,7 +1,7 @@
 """The head of a run's Ray cluster, on the controller's machine, with Ray's autoscaler v2.
 
 The controller writes which launch intents are wanted; Ray's autoscaler reads that once a second and
-launches or terminates through `Ec2NodeProvider`.
+launches or terminates through `CloudNodeProvider`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Ray's external node provider: every node that Ray's autoscaler requests is one EC2 instance.
+"""Ray's external node provider: every node that Ray's autoscaler requests is one instance.
 
 Each launch intent of the policy is a separate node type with min = max = 1, or 0 once it is
 returned (docs/decisions/0003-one-node-type-per-intent.md). So Ray launches and terminates exactly
@@ -31,7 +31,7 @@ from cloudtune.infra.processes import DamagedRecordError
 from cloudtune.model.serialization import decode
 
 HEAD_TYPE = "head"
-PROVIDER = "cloudtune.infra.cluster.node_provider.Ec2NodeProvider"
+PROVIDER = "cloudtune.infra.cluster.node_provider.CloudNodeProvider"
 # Notes after which a launch intent is never requested again.
 GIVEN_UP = frozenset({"refused", "lost", "broken"})
 # Three lost answers in a row aren't chance: then the watcher looks for the instance.
@@ -97,8 +97,8 @@ class Journal:
                     yield decode(Note, json.loads(line))
 
 
-class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
-    """Launches and terminates through EC2, one instance per intent.
+class CloudNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
+    """Launches and terminates through the calls of a cloud, one instance per intent.
 
     It has the methods that Ray's autoscaler v2 calls: nodes register by themselves, and aren't
     updated.
@@ -108,7 +108,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         super().__init__(provider_config, cluster_name)
         self.run: str = provider_config["run"]
         endpoint = provider.Endpoint(**provider_config["endpoint"])
-        self._ec2 = provider.calls_to(endpoint)
+        self._calls = provider.calls_to(endpoint)
         self._look_seconds = endpoint.look_seconds
         self._journal = Journal(Path(provider_config["journal"]))
         self._config = Path(provider_config["config"])
@@ -165,8 +165,8 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
     def _list(self) -> list[provider.Instance]:
         """Return the live instances; note errors that aren't the cloud's, each kind once."""
         try:
-            return self._ec2.ours(self.run, ended=False)
-        except self._ec2.errors:
+            return self._calls.ours(self.run, ended=False)
+        except self._calls.errors:
             raise
         except Exception as error:
             failure = type(error).__name__, printable(error)
@@ -227,7 +227,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         if refused is not None:
             raise NodeLaunchException(refused.code, refused.message, None)
         if any(note.what == "launched" for note in before):
-            alive = [it.id for it in self._ec2.ours(self.run, ended=False) if it.intent == intent]
+            alive = [it.id for it in self._calls.ours(self.run, ended=False) if it.intent == intent]
             if not alive:
                 raise NodeLaunchException("IntentSpent", f"{intent} was launched and ended", None)
             return {alive[0]: {}}
@@ -263,11 +263,11 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         self._note("asking", intent)
         try:
             instance = self._ask(intent, token, named, node_config)
-        except self._ec2.errors as error:
+        except self._calls.errors as error:
             silent = any(note.what == "unanswered" for note in self._notes(intent))
-            refused = self._ec2.is_definite(error) and not (asked_before or silent)
+            refused = self._calls.is_definite(error) and not (asked_before or silent)
             outcome = "refused" if refused else "lost"
-            code = self._ec2.code(error)
+            code = self._calls.code(error)
             message = str(error)
             self._note(outcome, intent, code=code, message=message)
             raise NodeLaunchException(code, message, sys.exc_info()) from error
@@ -299,13 +299,13 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
         """Launch, and retry if the answer was lost: the token makes it the same launch."""
         for _ in range(_LOST_ANSWERS):
             try:
-                return self._ec2.run_instance(token, tags, request)
-            except self._ec2.errors as error:
-                if self._ec2.is_definite(error):
+                return self._calls.run_instance(token, tags, request)
+            except self._calls.errors as error:
+                if self._calls.is_definite(error):
                     raise
-                self._note("unanswered", intent, code=self._ec2.code(error), message=str(error))
+                self._note("unanswered", intent, code=self._calls.code(error), message=str(error))
                 time.sleep(1.0)
-        return self._ec2.run_instance(token, tags, request)
+        return self._calls.run_instance(token, tags, request)
 
     def _notes(self, intent: str) -> list[Note]:
         return [note for note in self._journal.read() if note.intent == intent]
@@ -318,7 +318,7 @@ class Ec2NodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no types
             intent = instance.intent if instance else ""
             self._note("returning", intent, instance=node)
         if doomed:
-            self._ec2.terminate(doomed)
+            self._calls.terminate(doomed)
             with self._lock:
                 for node in doomed:
                     self._launched.pop(node, None)

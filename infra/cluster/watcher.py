@@ -1,4 +1,4 @@
-"""Watches EC2, Ray and the node provider, and turns changes into events."""
+"""Watches the cloud, Ray and the node provider, and turns changes into events."""
 
 import contextlib
 import math
@@ -53,17 +53,17 @@ class _Intent:
 
 
 class Watcher:
-    """Polls in its own thread. Launch and end times are EC2's own."""
+    """Polls in its own thread. Launch and end times are the cloud's own."""
 
     def __init__(
-        self, ec2: Calls, head: RunCluster, began: float, emit: Emit, ready: Callable[..., bool]
+        self, calls: Calls, head: RunCluster, began: float, emit: Emit, ready: Callable[..., bool]
     ) -> None:
         """`ready(node, wanted=)` returns whether a node takes trials by now.
 
         It also renews the lease of a wanted node.
         """
         self._ready = ready
-        self._ec2 = ec2
+        self._calls = calls
         self._head = head
         self._began = began
         self._emit = emit
@@ -146,8 +146,8 @@ class Watcher:
     def _list(self, open_intents: dict[str, _Intent]) -> None:
         self._listed_at = time.monotonic()
         try:
-            instances = {it.intent: it for it in self._ec2.ours(self._head.rental.run)}
-        except self._ec2.errors:
+            instances = {it.intent: it for it in self._calls.ours(self._head.rental.run)}
+        except self._calls.errors:
             if time.monotonic() > self._blind_since + _BLIND_SECONDS:
                 raise
             return  # retried soon, with renewed credentials; timers still fire
@@ -155,8 +155,8 @@ class Watcher:
         self._note_instances(open_intents, instances)
         # Instances that Ray didn't end after two requests.
         doomed = [it.instance for it in open_intents.values() if it.releases > 1 and it.instance]
-        with contextlib.suppress(*self._ec2.errors):  # the sweep handles the rest
-            self._ec2.terminate(doomed)
+        with contextlib.suppress(*self._calls.errors):  # the sweep handles the rest
+            self._calls.terminate(doomed)
 
     def _note_instances(self, intents: dict[str, _Intent], instances: dict[str, Instance]) -> None:
         for intent, watched in intents.items():
@@ -228,7 +228,7 @@ class Watcher:
         output = ""
         with contextlib.suppress(StorageError):
             output = content(self._head.rental.boot_log(intent)).decode(errors="replace").rstrip()
-        output = output or self._ec2.console(instance).rstrip()
+        output = output or self._calls.console(instance).rstrip()
         if not output:
             return ""
         path = self._head.folder / f"console-{intent}.log"
@@ -308,7 +308,7 @@ class Watcher:
                 code = note.code
                 message = note.message
                 permanent = note.what == "broken" or (
-                    note.what == "refused" and self._ec2.is_permanent(code)
+                    note.what == "refused" and self._calls.is_permanent(code)
                 )
                 self._head.give_back(intent)
             elif intent not in asked and unix_time() > released_at + _SETTLE_SECONDS:
@@ -323,7 +323,7 @@ class Watcher:
                 code=code,
                 message=message,
                 permanent=permanent,
-                kind=self._ec2.refusal_kind(code),
+                kind=self._calls.refusal_kind(code),
             )
             self._emit(failed)
 

@@ -1,7 +1,7 @@
 """The real world: instances through Ray's autoscaler, trials by agents, one queue of events.
 
-Nothing here decides anything. Reports of EC2, Ray and the workers become events; commands of the
-policy are started and not waited for.
+Nothing here decides anything. Reports of the cloud, Ray and the workers become events; commands of
+the policy are started and not waited for.
 """
 
 import dataclasses
@@ -56,11 +56,11 @@ _GONE = "it was gone when the run was taken over"
 
 
 class CloudWorld:
-    """A Ray cluster on EC2, or on its emulator, as a world.
+    """A Ray cluster on instances of a cloud, as a world.
 
     Args:
         head: the cluster's head, not started yet.
-        ec2: the cloud of the instances.
+        calls: the cloud of the instances.
         training: the common settings of the trials.
         directory: the user's folder; the workers get a copy of it.
         began: the run's time zero, in Unix seconds; limits count from it.
@@ -74,7 +74,7 @@ class CloudWorld:
     def __init__(
         self,
         head: RunCluster,
-        ec2: Calls,
+        calls: Calls,
         training: Training,
         directory: Path,
         began: float,
@@ -124,7 +124,7 @@ class CloudWorld:
             answered=lambda: self._watcher.look_now(),  # noqa: PLW0108
         )
         self._rescue = Rescue(head.folder, training, self._agents.call, self._remark)
-        self._watcher = Watcher(ec2, head, began, self.emit, self._agents.ready)
+        self._watcher = Watcher(calls, head, began, self.emit, self._agents.ready)
 
     def __enter__(self) -> "CloudWorld":
         logging.getLogger("ray").setLevel(logging.ERROR)

@@ -178,7 +178,7 @@ LONG_CLASSES = {
     "cloudtune/policy/measure.py:MeasurePolicy": "it makes the profile that RunPolicy goes by",
     "cloudtune/policy/run.py:RunPolicy": "the one place where an event becomes commands",
     "cloudtune/policy/state.py:RunState": "what the policy knows; strategies see it as a View",
-    "cloudtune/strategies/seer.py:Seer": "one strategy: exploring, and the plans of the end",
+    "cloudtune/strategies/best.py:BestSearch": "one strategy: exploring, and the plans of the end",
 }
 """Classes of more than 400 lines, each with the reason."""
 

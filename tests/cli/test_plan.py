@@ -24,7 +24,7 @@ from cloudtune.forecast.plan_file import load_plan, make_job
 from cloudtune.forecast.proposal import propose
 from cloudtune.infra.heads.remote_runs import OVER
 from cloudtune.infra.provider import HeadOffer
-from cloudtune.lifecycle.run_plan import load_problem, read_limits
+from cloudtune.lifecycle.planning import load_problem, read_limits
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Plan
 from cloudtune.model.serialization import decode

@@ -12,7 +12,7 @@ from cloudtune.api.experiments import load_experiment
 from cloudtune.cli.plan import plan
 from cloudtune.forecast.prediction import RUNS, draw_rentable
 from cloudtune.infra.aws import pricing
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.catalog import InstanceType, Offer
 from cloudtune.model.plans import Rentable
 from tests.builders import profile

@@ -17,7 +17,7 @@ from cloudtune.forecast.problem import build_problem
 from cloudtune.forecast.proposal import propose
 from cloudtune.infra.node.this_machine import this_machine
 from cloudtune.infra.provider import find_provider
-from cloudtune.lifecycle.run_plan import read_limits
+from cloudtune.lifecycle.planning import read_limits
 from cloudtune.model.menu import PLANNERS
 from cloudtune.model.plans import Limits
 from cloudtune.planners.base import InfeasibleError

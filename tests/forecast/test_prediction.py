@@ -16,7 +16,7 @@ from cloudtune.forecast.problem import build_problem, stored_profiles
 from cloudtune.forecast.proposal import propose
 from cloudtune.forecast.smaller_runs import SmallerRun
 from cloudtune.forecast.staged_plans import PlanOptions, Problem, Question
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.plans import Forecast, Limits
 from cloudtune.model.text import percent
 from cloudtune.planners.base import InfeasibleError

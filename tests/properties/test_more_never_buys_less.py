@@ -15,7 +15,7 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.forecast.make import make_plan
 from cloudtune.infra.aws import pricing
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.events import EpochDone
 from cloudtune.model.plans import Limits, Plan, Rentable
 from cloudtune.planners.base import InfeasibleError

@@ -12,7 +12,7 @@ from cloudtune.engine.ledger import Entry, MemoryLedger
 from cloudtune.engine.loop import run
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.spot_pools import UNLIMITED, PoolTrace
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.catalog import PoolName, SpotBehaviour
 from cloudtune.model.commands import Launch
 from cloudtune.model.plans import Limits
@@ -153,7 +153,7 @@ def test_a_stand_in_and_the_way_back_are_no_moves(folder: Path) -> None:
     assert waited.joined(L40S, 1.5 * HOUR) > waited.joined(A10G, 1.5 * HOUR)
     rule = waited.policy.fleet_rule
     assert isinstance(rule, SpendingFleet)
-    assert rule.offers.race.moves == 0
+    assert rule.offers.scouting.moves == 0
 
 
 @pytest.mark.parametrize("strategy", ["best", "asha"])

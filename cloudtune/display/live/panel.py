@@ -259,7 +259,7 @@ def _state(rented: Rented) -> str:
     if rented.kept_until:
         return f"kept to {format_clock(rented.kept_until)}"
     if rented.surplus:
-        return "being lost" if rented.lost else "leaving"
+        return "being lost" if rented.being_lost else "leaving"
     if rented.launched_at is None:
         return "asked for"
     if rented.joined:

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 from ray.autoscaler.node_launch_exception import NodeLaunchException
 
 from cloudtune.infra.aws.ec2 import Ec2, market_request
-from cloudtune.infra.cluster.node_provider import Ec2NodeProvider, Journal, Note, head_instance
+from cloudtune.infra.cluster.node_provider import CloudNodeProvider, Journal, Note, head_instance
 from cloudtune.infra.emulator.provider import make_endpoint
 from cloudtune.infra.emulator.service import Emulator
 from cloudtune.infra.provider import Endpoint, Instance, launch_token
@@ -55,10 +55,10 @@ class Bench:
         config = {"available_node_types": types, "provider": settings}
         self.config.write_text(json.dumps(config))
 
-    def fresh(self) -> Ec2NodeProvider:
+    def fresh(self) -> CloudNodeProvider:
         """Return a provider as a restarted monitor makes it."""
         settings = json.loads(self.config.read_text())["provider"]
-        return Ec2NodeProvider(settings, self.run)
+        return CloudNodeProvider(settings, self.run)
 
     def launch(self, **more: Any) -> list[str]:
         answer: dict[str, Any] = self.provider.create_node_with_resources_and_labels(
@@ -93,14 +93,14 @@ def test_console_outlives_the_instance(
 
 def test_what_was_launched_is_there_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that joins before Ray has heard of its instance stops Ray's autoscaler for good."""
-    provider, listed = bench.provider, bench.provider._ec2.ours
+    provider, listed = bench.provider, bench.provider._calls.ours
     now, late = 100.0, True
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
     def ours(*given: Any, **named: Any) -> list[Instance]:
         return [] if late else listed(*given, **named)
 
-    monkeypatch.setattr(provider._ec2, "ours", ours)
+    monkeypatch.setattr(provider._calls, "ours", ours)
     (instance,) = bench.launch()
     assert bench.workers() == [instance]
     assert provider.node_tags(instance)["ray-launch-request"] == "r"
@@ -119,7 +119,7 @@ def test_what_ec2_never_lists_is_given_up(bench: Bench, monkeypatch: pytest.Monk
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with monkeypatch.context() as patch:
-        patch.setattr(bench.provider._ec2, "ours", lambda *_given, **_named: [])
+        patch.setattr(bench.provider._calls, "ours", lambda *_given, **_named: [])
         (instance,) = bench.launch()
         now += 59
         assert bench.workers() == [instance]
@@ -132,14 +132,14 @@ def test_ec2_is_asked_after_each_change(bench: Bench, monkeypatch: pytest.Monkey
     bench.want("i000", 1)
     provider = bench.provider = bench.fresh()
     asked: list[float] = []
-    listed, now = provider._ec2.ours, 100.0
+    listed, now = provider._calls.ours, 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
     def ours(*given: Any, **named: Any) -> list[Instance]:
         asked.append(now)
         return listed(*given, **named)
 
-    monkeypatch.setattr(provider._ec2, "ours", ours)
+    monkeypatch.setattr(provider._calls, "ours", ours)
     assert bench.workers() == []
     (instance,) = bench.launch()
     assert bench.workers() == [instance]
@@ -189,7 +189,7 @@ def test_a_lost_answer_buys_nothing_twice(bench: Bench) -> None:
         if next(lost, False):
             raise EndpointConnectionError(endpoint_url="http://127.0.0.1")
 
-    launcher = cast("Ec2", bench.provider._ec2)._launcher
+    launcher = cast("Ec2", bench.provider._calls)._launcher
     launcher.meta.events.register("after-call.ec2.RunInstances", lose)
     (instance,) = bench.launch()
     assert [result.id for result in bench.ec2.ours(bench.run)] == [instance]
@@ -263,7 +263,7 @@ def test_an_error_of_ours_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPa
     def broken(*_: object) -> str:
         raise UnicodeEncodeError("utf-8", "\udc80", 0, 1, "surrogates not allowed")
 
-    monkeypatch.setattr(bench.provider._ec2, "run_instance", broken)
+    monkeypatch.setattr(bench.provider._calls, "run_instance", broken)
     for _ in range(2):
         with pytest.raises(NodeLaunchException):
             bench.launch()

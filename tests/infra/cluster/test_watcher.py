@@ -183,7 +183,7 @@ def test_its_console_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monke
         "[ 1.0] Linux\n\n[ 9.1] cloud-init[812]: exec: python3: not found\n"
         "[  OK  ] Stopped target Basic System.\nReached target Power-Off\n"
     )
-    monkeypatch.setattr(watcher._ec2, "console", lambda _: said, raising=False)
+    monkeypatch.setattr(watcher._calls, "console", lambda _: said, raising=False)
     watcher._look()
     (gone,) = (event for event in result if isinstance(event, InstanceGone))
     path = tmp_path / "console-i000.log"

@@ -1,4 +1,4 @@
-"""How wide SEER trains, and what it keeps of its fleet, at the end of a run."""
+"""How wide `best` trains, and what it keeps of its fleet, at the end of a run."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from benchmarks.compare.speeds import Scaling
 from cloudtune.engine.record.timeline import read
 from cloudtune.model.catalog import pool
 from cloudtune.model.plans import Limits
-from cloudtune.strategies.choice import Offers
-from cloudtune.strategies.offers import means_within
+from cloudtune.strategies.offers import Offers
+from cloudtune.strategies.worth import means_within
 from tests.builders.curves import curves, small_benchmark
 
 LINEAR = Scaling({1.0: 1.0, 2.0: 2.0, 4.0: 4.0})

@@ -1,10 +1,10 @@
 """The default search, `best`: the best metric within a deadline and a budget, without barriers.
 
-It is SEER, made stronger. Of the SEER paper we know the abstract (Dunlap et al., "Elastic
-Hyperparameter Tuning on the Cloud", SoCC 2021): many configurations at first, then fewer and fewer
-with more GPUs each, so that they are trained sufficiently before the deadline. The method here is
-our own, with that aim: it explores by asynchronous halving, and then plans the end (`seer_rules.py`
-has the rules and all constants, docs/seer.md the figures behind them).
+Its aim is that of SEER, whose name it had before 0.3: many configurations at first, then fewer and
+fewer with more GPUs each, so that they are trained sufficiently before the deadline. Of the paper
+we know the abstract (Dunlap et al., "Elastic Hyperparameter Tuning on the Cloud", SoCC 2021). The
+method here is our own: it explores by asynchronous halving, and then plans the end
+(`best_rules.py` has the rules and all constants, docs/best.md the figures behind them).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cloudtune.model.progress import LIVE
-from cloudtune.strategies import seer_rules
+from cloudtune.strategies import best_rules
 from cloudtune.strategies.base import Go, Task, TrialGroup, Verdict
-from cloudtune.strategies.choice import Offers
-from cloudtune.strategies.offers import buy_instances, means_within
+from cloudtune.strategies.offers import Offers
 from cloudtune.strategies.rungs import NewTrials, Rung, Standing, at_rest, cap_epoch, rung_epochs
+from cloudtune.strategies.worth import buy_instances, means_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cloudtune.strategies.base import Decision, Sampler, View
 
 
-class Seer:
+class BestSearch:
     """Explores by asynchronous halving, then seats the leaders until their end.
 
     - Exploring takes a share of the money and of the time. It ends sooner if the best trial could
@@ -76,10 +76,10 @@ class Seer:
         self._mode = mode
         self._sign = 1.0 if mode == "max" else -1.0
         self._last = max_epochs
-        self._epochs = rung_epochs(min_epochs, max_epochs, seer_rules.APART)
+        self._epochs = rung_epochs(min_epochs, max_epochs, best_rules.APART)
         self._rungs = [Rung(mode) for _ in self._epochs]
         self._results: list[dict[TrialId, float]] = [{} for _ in self._epochs]
-        self._steps = [seer_rules.STEP] * len(self._epochs)
+        self._steps = [best_rules.STEP] * len(self._epochs)
         self._counted = [0] * len(self._epochs)
         self._first: int | None = None
         self._width: Width | None = None
@@ -88,12 +88,12 @@ class Seer:
         self._best = Standing()
         self._furthest: dict[TrialId, int] = {}
         self._fresh = True  # whether the reported epoch wasn't trained before
-        self._opening: seer_rules.Opening | None = None
+        self._opening: best_rules.Opening | None = None
         self._opened_for: tuple[Offer, bool] | None = None
         self._is_away = False
         self._plans = self._nodes = 0  # how many plans of the end were made, and instances of it
         self._again = math.inf  # when the next one is due
-        self.seats: dict[TrialId, seer_rules.Seat] = {}
+        self.seats: dict[TrialId, best_rules.Seat] = {}
         self._vacant = False
         self._end = math.inf  # when seated trials should have reached their ends
         self._leader: TrialId = ""
@@ -110,7 +110,7 @@ class Seer:
         """Whether no plan of the end has been made yet."""
         return self._plans == 0
 
-    def opening(self, view: View) -> seer_rules.Opening:
+    def opening(self, view: View) -> best_rules.Opening:
         """Return how many instances explore, and until when.
 
         Replanned for another offer, once the fleet is no longer held back, and when instances are
@@ -118,21 +118,21 @@ class Seer:
         """
         offer = self.rentable(view).offer
         before = self._opening
-        opened_for = offer, self.offers.race.small
+        opened_for = offer, self.offers.scouting.small
         if before is not None and self._opened_for == opened_for and not self._is_back(view):
             return before
         if before is not None and self._best and before.straight is None:
-            before = seer_rules.longer(before, view.now, view.seconds_left, view.dollars_left)
+            before = best_rules.longer(before, view.now, view.seconds_left, view.dollars_left)
         left = (view.seconds_left, view.dollars_left)
         price = offer.usd_per_second
         most = self.rentable(view).most
-        chosen = seer_rules.opening(view.now, *left, price, most, before=before)
+        chosen = best_rules.opening(view.now, *left, price, most, before=before)
         if self.constant:
             constant = buy_instances(view.dollars_left, price, view.seconds_left, most)
             chosen = replace(chosen, instances=constant.instances, unspent=constant.unspent)
         # Once there is a result, `_hurry` guards the end: it knows where the best trial is.
         if self._full and not self._best:
-            chosen = seer_rules.guard_end(chosen, view, self.rentable(view), self._last, most)
+            chosen = best_rules.guard_end(chosen, view, self.rentable(view), self._last, most)
         self._opening = chosen
         self._opened_for = opened_for
         return chosen
@@ -175,17 +175,17 @@ class Seer:
         # Until the first instance is there, its boot takes time from exploring.
         span = max(0.0, until - view.now - profile.boot.mean * (view.gpus == 0))
         if not math.isfinite(span):
-            span = self._last * epoch * seer_rules.APART
+            span = self._last * epoch * best_rules.APART
         gpus = self.opening(view).instances * rentable.gpus
         whole = until if math.isfinite(until) else span
         # In epochs of the cheapest width. Half of them train new trials; promotions take the rest.
         work = self._stands_for * whole * gpus / atom / max(epoch, 1e-9) / 2
         setup = profile.start.mean / max(epoch, 1e-9)
-        self._first = seer_rules.first_rung(self._epochs, self._steps, work, setup)
-        deep = max(self._epochs[self._first], seer_rules.SCHEDULE * self._last)
+        self._first = best_rules.first_rung(self._epochs, self._steps, work, setup)
+        deep = max(self._epochs[self._first], best_rules.SCHEDULE * self._last)
         seconds = {w: m.mean for w, m in profile.epoch.items() if atom <= w <= rentable.gpus}
         # Explorers stay within one instance: a wider trial would wait until several are free.
-        wanted = seer_rules.cheapest_width_in_time(
+        wanted = best_rules.cheapest_width_in_time(
             deep, seconds or {atom: epoch}, profile.start.mean, span
         )
         self._width = self.opening(view).straight or wanted
@@ -225,7 +225,7 @@ class Seer:
         for level in range(len(self._epochs) - 2, -1, -1):
             rung = self._rungs[level]
             # Below the first rung results decide nothing yet, so all continue.
-            share = len(rung) // seer_rules.APART if level >= first else len(rung)
+            share = len(rung) // best_rules.APART if level >= first else len(rung)
             goal = self._epochs[max(level + 1, first)]
             for name in rung.promotable(share):
                 trial = view.trials[name]
@@ -304,7 +304,7 @@ class Seer:
             return above
         # A trial of another width must restart at this one, so it queues with the others.
         good = (
-            trial.width == self.width(view) and rung.place(trial.id) < len(rung) // seer_rules.APART
+            trial.width == self.width(view) and rung.place(trial.id) < len(rung) // best_rules.APART
         )
         if good and not self._comes_before(next(self._explorers(view, 0), None), trial.id, level):
             return above
@@ -328,7 +328,7 @@ class Seer:
             # A rank correlation of all results at every result would cost more than it shows.
             if len(above) > self._counted[level] * 1.25 + 1:
                 self._counted[level] = len(above)
-                self._steps[level] = seer_rules.step(self._results[level], above, self._stands_for)
+                self._steps[level] = best_rules.step(self._results[level], above, self._stands_for)
                 changed = True
         if changed:
             self._look(view)
@@ -343,7 +343,7 @@ class Seer:
         if rentable.profile is not self._looked_at:
             return True
         seconds = view.epoch_seconds(None, rentable.offer, self._width)
-        return abs(seconds / self._epoch_seconds - 1) > seer_rules.NOISE
+        return abs(seconds / self._epoch_seconds - 1) > best_rules.NOISE
 
     def _keeps(self, view: View, trial: TrialProgress) -> Decision:
         """Decide whether a trial continues to its end where it is."""
@@ -384,7 +384,7 @@ class Seer:
             rentable = view.corrected(self.rentable(view), ())
             self._fill(view, rentable, self._nodes)
             widths = [seat.width for seat in self.seats.values()]
-            self._nodes = min(self._nodes, seer_rules.nodes(widths, rentable.gpus))
+            self._nodes = min(self._nodes, best_rules.nodes(widths, rentable.gpus))
 
     def _advance(self, view: View) -> None:
         """Plan the end if a plan is due."""
@@ -430,11 +430,11 @@ class Seer:
         for width, epoch in profile.epoch.items():
             count = math.ceil(width / rentable.gpus)
             if count <= rentable.most:
-                yield work * epoch.mean * (1 + seer_rules.LATE) + profile.resize.mean, count
+                yield work * epoch.mean * (1 + best_rules.LATE) + profile.resize.mean, count
 
     def _plan(self, view: View) -> None:
         """Rank by the results so far, and seat the best on what the rest of the money pays for."""
-        part, share = seer_rules.PLANS[min(self._plans, len(seer_rules.PLANS) - 1)]
+        part, share = best_rules.PLANS[min(self._plans, len(best_rules.PLANS) - 1)]
         self._plans += 1
         left = self.horizon(view)
         rentable = view.corrected(self.rentable(view), ())
@@ -457,7 +457,7 @@ class Seer:
         self._must = math.inf
         self._end = view.now + left
         self._fill(view, rentable, count)
-        self._nodes = seer_rules.nodes([seat.width for seat in self.seats.values()], rentable.gpus)
+        self._nodes = best_rules.nodes([seat.width for seat in self.seats.values()], rentable.gpus)
         running = {trial.id: trial for trial in view.running}
         self._reseat = {
             name
@@ -504,18 +504,18 @@ class Seer:
             if work <= 0:  # its session is about to end
                 continue
             seconds = {w: view.epoch_seconds(name, rentable.offer, w) for w in widths}
-            wanted = seer_rules.cheapest_width_in_time(
+            wanted = best_rules.cheapest_width_in_time(
                 work, seconds, rentable.profile.resize.mean, left
             )
-            # A winner that must reach its end doesn't wait for wider trials behind it. For `seer`
-            # this rule costs regret (docs/seer.md).
+            # A winner that must reach its end doesn't wait for wider trials behind it. For `best`
+            # this rule costs regret (docs/best.md).
             ahead = [seat.width for seat in self.seats.values()] if self._full else []
-            width = seer_rules.fit_width(
+            width = best_rules.fit_width(
                 [*self.seats.values()], min([wanted, *ahead]), widths, gpus, instances
             )
             if width is None:
                 break
-            self.seats[name] = seer_rules.Seat(name, width)
+            self.seats[name] = best_rules.Seat(name, width)
 
     def _can_finish(self, view: View, name: TrialId) -> bool:
         """Whether a trial can finish another epoch in time.

@@ -1,4 +1,4 @@
-"""SEER's promises (SE1-SE7), and what a hostile reader would try on it."""
+"""SEER's promises (SE1-SE7) as `best` keeps them, and what a hostile reader would try on it."""
 
 import math
 import random
@@ -19,7 +19,7 @@ from benchmarks.compare.speeds import Scaling
 from cloudtune.model.plans import Limits, Rentable
 from cloudtune.model.trial import EndReason
 from cloudtune.policy.base import Brakes
-from cloudtune.strategies.seer import Seer
+from cloudtune.strategies.best import BestSearch
 from tests.builders import (
     LINEAR,
     NODE_BOUNDARY,
@@ -36,7 +36,7 @@ from tests.builders import (
 from tests.builders.curves import curves, small_benchmark
 from tests.builders.trials import Watched
 from tests.contracts.strategy import StrategyContract
-from tests.strategies.seer_games import own, seer
+from tests.strategies.best_games import own, seer
 
 BOTH = ["seer", "seer-constant"]
 FLAT = {1.0: 8.0, 2.0: 7.6, 4.0: 7.4}
@@ -243,7 +243,7 @@ def test_se3_whoever_is_ahead_is_at_least_as_wide(seed: int) -> None:
     game = drawn(seed)
     played = play(game, "seer-full")
     again = game.but(by="seer-full").policy(sampler=Given(game.given))
-    strategy = cast("Seer", cast("Watched", again.strategy).inner)
+    strategy = cast("BestSearch", cast("Watched", again.strategy).inner)
     for entry in played.entries:
         again.handle(entry.event)
         widths = [seat.width for seat in strategy.seats.values()]

@@ -1,13 +1,13 @@
 """What a run pays for an epoch where it chooses the GPU model itself, in whole simulated runs.
 
-    python -m benchmarks.race DATA [--half tune|report] [--cells 60] [--processes 2]
+    python -m benchmarks.scouting DATA [--half tune|report] [--cells 60] [--processes 2]
 
 DATA is the folder with ec2_cnn_latency_profet.csv, as in `benchmarks.machines`. Each cell is a
 program of a table, a market, a deadline and a budget, drawn; the programs of half of the models are
 for tuning (`--half tune`), the others for the report. The prior is fitted without the rows of the
 program's model, and the script's epochs take other times than assumed. Prints the dollars of an
 epoch over those of a run that knows the best type and rents nothing else: by one default type, by
-the prior alone, by the race (strategies/race.py), and by that oracle; then what the race spent on
+the prior alone, by scouting (strategies/scouting.py), and by that oracle; then what that spent on
 GPU models that it left, and how often it moved.
 """
 
@@ -39,8 +39,8 @@ from cloudtune.profiles.ratios import gpu_speeds
 from cloudtune.profiles.unmeasured import prior_profile
 from cloudtune.profiles.width_scaling import with_wider
 from cloudtune.strategies.fleets import SpendingFleet
-from cloudtune.strategies.offers import by_worth, means_within
 from cloudtune.strategies.samplers.sampler import SpaceSampler
+from cloudtune.strategies.worth import by_worth, means_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -225,11 +225,11 @@ def play(cell: Cell, believed: Sequence[Rentable], real: Sequence[Rentable], see
     epochs = sum(isinstance(entry.event, EpochDone) for entry in ledger.entries)
     rule = policy.fleet_rule
     assert isinstance(rule, SpendingFleet)
-    race = rule.offers.race
-    left = sum(_until_left(rented, race.left, policy.now) for rented in policy.fleet)
+    scouting = rule.offers.scouting
+    left = sum(_until_left(rented, scouting.left, policy.now) for rented in policy.fleet)
     gpus = {rented.offer.instance_type.gpu for rented in policy.fleet}
     final = rule.offers.chosen.offer.instance_type.gpu
-    return Outcome(policy.spent(policy.now), epochs, left, race.moves, len(gpus), final)
+    return Outcome(policy.spent(policy.now), epochs, left, scouting.moves, len(gpus), final)
 
 
 def _until_left(rented: Rented, left: Mapping[str, float], now: float) -> float:
@@ -259,7 +259,7 @@ def outcomes(work: tuple[Cell, Path]) -> dict[str, Outcome]:
     if "t4" in program.seconds:
         found["one default type"] = play(cell, *_default(scale * program.seconds["t4"]), cell.seed)
     found["the prior alone"] = play(cell, by_worth(believed, means)[:1], real, cell.seed)
-    found["the race"] = play(cell, believed, real, cell.seed)
+    found["scouting"] = play(cell, believed, real, cell.seed)
     found["oracle"] = min(
         (play(cell, [each], real, cell.seed) for each in _cheapest(real)),
         key=lambda outcome: outcome.of_epoch,
@@ -327,7 +327,7 @@ def main() -> None:
 
 
 def _summary(found: Sequence[tuple[Cell, Mapping[str, Outcome]]]) -> Iterator[dict[str, object]]:
-    for name in ("one default type", "the prior alone", "the race", "oracle"):
+    for name in ("one default type", "the prior alone", "scouting", "oracle"):
         rows = [(cell, them[name], them["oracle"]) for cell, them in found if name in them]
         if not rows:
             continue

@@ -1,4 +1,4 @@
-"""Games of SEER, and what they took."""
+"""Games of `best`, and what they took."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tests.builders import (
 
 
 def own(trials: int = 12, price: float = 36.0, slower: float = 1.0, **changes: object) -> Setting:
-    """Return a setting in which SEER itself says how wide trials are, on how many of which offers.
+    """Return a setting in which `best` says how wide trials are, on how many of which offers.
 
     In the world, epochs take `slower` times what the profile says.
     """

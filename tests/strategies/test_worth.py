@@ -1,7 +1,7 @@
 """How much training the limits buy on an offer."""
 
 from cloudtune.model.plans import Rentable
-from cloudtune.strategies.offers import Means
+from cloudtune.strategies.worth import Means
 from tests.builders import offer, profile
 
 NARROW = Rentable(offer(1), profile({1: 100.0}), most=4)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cloudtune.model.plans import Rentable
     from cloudtune.model.trial import Width
     from cloudtune.strategies.base import View
-    from cloudtune.strategies.offers import Means
+    from cloudtune.strategies.worth import Means
 
 # A GPU model is known after this many epochs: the first are slow, and trials differ.
 ENOUGH = 2
@@ -51,7 +51,7 @@ MARGIN = 0.05
 # The share of the time within which a fleet that is held back must be requested: for a first
 # epoch, and for scouts if money bounds the fleet, which then is as much larger later on.
 SECOND_BOOT = 0.05
-RACING = 0.15
+WITH_SCOUTS = 0.15
 
 _NORMAL = NormalDist()
 
@@ -80,7 +80,7 @@ def choose_first(ranked: Sequence[Rentable], means: Means) -> Rentable:
     return next(tried, ranked[0]) if _is_assumed(ranked[0]) else ranked[0]
 
 
-class Race:
+class Scouting:
     """The GPU models of a run: which is tried beside the chosen one, and which were left.
 
     `scouts` are the offers of which one instance joins, `left` the GPU models that were given up,
@@ -237,7 +237,7 @@ class Race:
     def grows_at(self, view: View, chosen: Offer) -> float:
         """Return the run second at which a fleet that is held back is requested at the latest."""
         delay = view.delay(chosen, "launch") + view.delay(chosen, "boot")
-        share = RACING if self._worth_waiting else SECOND_BOOT
+        share = WITH_SCOUTS if self._worth_waiting else SECOND_BOOT
         return share * (view.now + view.seconds_left) - delay
 
     def _is_known(self, view: View, offer: Offer) -> bool:

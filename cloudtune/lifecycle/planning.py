@@ -25,7 +25,7 @@ def load_problem(experiment: Experiment, profile: str | None) -> Problem:
     return build_problem(experiment, stored_profiles(experiment, profile))
 
 
-def make_plan(
+def plan_run(
     problem: Problem,
     limits: Limits,
     options: PlanOptions,

@@ -1,4 +1,4 @@
-"""SEER on several offers, on spot, and on profiles of few epochs."""
+"""`best` on several offers, on spot, and on profiles of few epochs."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from tests.builders import (
     profile,
     refused,
 )
-from tests.strategies.seer_games import launched, own, seer
+from tests.strategies.best_games import launched, own, seer
 
 CHEAP = Rentable(offer(4, 20.0, name="c.4x"), profile(LINEAR, name="c.4x"), 2)
 

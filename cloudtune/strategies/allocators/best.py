@@ -1,19 +1,19 @@
-"""How wide SEER trains its trials (cloudtune/strategies/seer.py)."""
+"""How wide `best` trains its trials (cloudtune/strategies/best.py)."""
 
 from collections.abc import Sequence
 
 from cloudtune.model.progress import TrialProgress
 from cloudtune.model.trial import Width
 from cloudtune.strategies.base import ByWidth, Task, View
-from cloudtune.strategies.seer import Seer
+from cloudtune.strategies.best import BestSearch
 
 
-class SeerAllocator(ByWidth):
+class BestAllocator(ByWidth):
     """The strategy's widths: one while it explores, then each seat's own."""
 
     name = "seer"
 
-    def __init__(self, strategy: Seer) -> None:
+    def __init__(self, strategy: BestSearch) -> None:
         self._strategy = strategy
 
     def min_width(self, view: View) -> Width:

@@ -1,6 +1,6 @@
-"""The rules of `seer`: how to open, how much a rung says, which trials get a seat at the end.
+"""The rules of `best`: how to open, how much a rung says, which trials get a seat at the end.
 
-It has every constant of the strategy; docs/seer.md shows how good the strategy is with them. All
+It has every constant of the strategy; docs/best.md shows how good the strategy is with them. All
 functions are pure.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from cloudtune.model.plans import Rentable
 from cloudtune.model.trial import GPU_ROUNDING, TrialId, Width
 from cloudtune.strategies.base import View
-from cloudtune.strategies.offers import buy_instances
+from cloudtune.strategies.worth import buy_instances
 
 # The share of the money that exploring may take.
 MONEY = 0.75
@@ -28,7 +28,7 @@ PLANS: tuple[tuple[float, float], ...] = ((0.5, 0.6), (1.0, 1.0))
 APART = 2
 # The assumed rank correlation of a rung with the next, before there is evidence. It is near 1, so
 # that rungs begin at the first epoch until results show that it predicts too little: 0.92 began
-# later, which cost breadth (0.88 of the regret of 0.2, not 0.79, on half 1 of docs/seer.md).
+# later, which cost breadth (0.88 of the regret of 0.2, not 0.79, on half 1 of docs/best.md).
 STEP = 0.98
 # The number of trials that `STEP` counts as.
 BELIEF = 4.0

@@ -13,7 +13,7 @@ from cloudtune.engine.loop import run
 from cloudtune.engine.record.timeline import read
 from cloudtune.engine.simulator import SimWorld, synthetic_metric
 from cloudtune.engine.spot_pools import UNLIMITED, PoolTrace
-from cloudtune.lifecycle.run_plan import load_problem
+from cloudtune.lifecycle.planning import load_problem
 from cloudtune.model.commands import Launch, StartTrial
 from cloudtune.model.events import EpochDone, Event, LaunchFailed, TrialFailed
 from cloudtune.model.plans import Limits, Rentable
@@ -49,7 +49,7 @@ def experiment(deadline: str, budget: str, strategy: str = "best", **cloud: obje
 
 
 @dataclass(frozen=True)
-class Raced:
+class Played:
     """A run that has ended, and what its world and its policy said."""
 
     policy: RunPolicy
@@ -103,7 +103,7 @@ class _Unsaved:
         return replace(event, checkpoint=None) if isinstance(event, EpochDone) else event
 
 
-def race(
+def play(
     asked: Experiment,
     slower: Mapping[str, float],
     *,
@@ -112,7 +112,7 @@ def race(
     seed: int = 1,
     start: float | None = None,
     away: tuple[str, float] | None = None,
-) -> Raced:
+) -> Played:
     """Play a run in a world where epochs on a type take `slower` times what is assumed.
 
     `certain`: whether the figures are the script's own, measured on each type. `start`: the seconds
@@ -144,7 +144,7 @@ def race(
     ledger = MemoryLedger()
     run(policy, world if saves else _Unsaved(world), ledger)
     assert policy.ended
-    return Raced(policy, ledger.entries, rentables)
+    return Played(policy, ledger.entries, rentables)
 
 
 def _measured(rentable: Rentable) -> Rentable:
@@ -155,95 +155,95 @@ def _measured(rentable: Rentable) -> Rentable:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_scout_joins_where_types_are_close(folder: Path, strategy: str) -> None:
-    raced = race(experiment("4h", "$40", strategy), {})
-    assert raced.launches()[A10G] == 1
-    assert raced.launches()[L40S] >= 5
-    [scout] = [r for r in raced.policy.fleet if r.offer.instance_type.name == A10G]
+    played = play(experiment("4h", "$40", strategy), {})
+    assert played.launches()[A10G] == 1
+    assert played.launches()[L40S] >= 5
+    [scout] = [r for r in played.policy.fleet if r.offer.instance_type.name == A10G]
     assert scout.gone_at is not None
     assert scout.gone_at < 0.2 * 4 * 3600, "once it is known to be dearer, it goes"
-    trained = [t for t in raced.policy.trials.values() if t.history]
+    trained = [t for t in played.policy.trials.values() if t.history]
     assert sum(max(t.history) for t in trained) > 100
 
 
 def test_scouts_save_less_beside_others(folder: Path) -> None:
     """Two more would pay, each for itself: an H100's, and another one of Blackwell's GPUs."""
-    raced = race(experiment("4h", "$40", "asha", instances=["*"]), {T4: 0.3})
-    assert len(raced.launches()) == 6
+    played = play(experiment("4h", "$40", "asha", instances=["*"]), {T4: 0.3})
+    assert len(played.launches()) == 6
 
 
 def test_no_scout_joins_where_speeds_are_certain(folder: Path) -> None:
-    raced = race(experiment("4h", "$40"), {}, certain=True)
-    assert set(raced.launches()) == {L40S}
+    played = play(experiment("4h", "$40"), {}, certain=True)
+    assert set(played.launches()) == {L40S}
 
 
 def test_no_scout_joins_where_the_budget_is_small(folder: Path) -> None:
     """Five cents of a dollar don't pay for the minute that an instance costs at least."""
-    assert set(race(experiment("4h", "$0.20"), {}).launches()) == {L40S}
+    assert set(play(experiment("4h", "$0.20"), {}).launches()) == {L40S}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_fleet_moves_to_the_type_that_turns_out_to_be_cheaper(
     folder: Path, strategy: str
 ) -> None:
-    raced = race(experiment("4h", "$40", strategy), {L40S: 2.0})
-    assert raced.launches()[A10G] > 5
-    assert raced.held(L40S, at=0.25 * 4 * 3600) == 0
-    assert raced.dollars(L40S) < 0.05 * 40
-    assert raced.dollars(A10G) > 0.8 * 40
-    assert raced.flaps == ()
+    played = play(experiment("4h", "$40", strategy), {L40S: 2.0})
+    assert played.launches()[A10G] > 5
+    assert played.held(L40S, at=0.25 * 4 * 3600) == 0
+    assert played.dollars(L40S) < 0.05 * 40
+    assert played.dollars(A10G) > 0.8 * 40
+    assert played.flaps == ()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_fleet_yet_to_come_is_of_the_cheaper_type_by_however_little(
     folder: Path, strategy: str
 ) -> None:
-    raced = race(experiment("4h", "$40", strategy), {L40S: 1.55})
-    assert raced.launches()[L40S] == 1, "no fleet booted that is then left"
-    assert raced.launches()[A10G] > 5
+    played = play(experiment("4h", "$40", strategy), {L40S: 1.55})
+    assert played.launches()[L40S] == 1, "no fleet booted that is then left"
+    assert played.launches()[A10G] > 5
 
 
 @pytest.mark.parametrize("strategy", ["best", "asha"])
 def test_set_ups_of_the_first_trials_make_no_slow_gpu_cheap(folder: Path, strategy: str) -> None:
     """A set-up takes as long as the first two epochs, and little of what a trial trains."""
     either = experiment("4h", "$17", strategy, instances=[T4, L40S])
-    raced = race(either, {T4: 0.2, L40S: 0.12})
-    assert raced.launches()[T4] == 1
-    assert raced.dollars(L40S) > 0.95 * 17
+    played = play(either, {T4: 0.2, L40S: 0.12})
+    assert played.launches()[T4] == 1
+    assert played.dollars(L40S) > 0.95 * 17
 
 
 def test_a_fleet_of_one_large_instance_has_booted_already(folder: Path) -> None:
     """It isn't left as long as the other type is cheaper by little."""
     either = experiment("1h", "$22", "asha", instances=["p4d.24xlarge", A10G])
-    raced = race(either, {A10G: 0.75})
-    assert raced.launches(until=150.0) == {"p4d.24xlarge": 1, A10G: 1}
+    played = play(either, {A10G: 0.75})
+    assert played.launches(until=150.0) == {"p4d.24xlarge": 1, A10G: 1}
 
 
 def test_a_fleet_of_one_large_instance_moves_by_what_is_expected(folder: Path) -> None:
     """Two epochs say how cheap the other type is, give or take a sixth; it waits for no more."""
     either = experiment("1h", "$22", "asha", instances=["p4d.24xlarge", A10G])
-    raced = race(either, {A10G: 0.7}, seed=2)
-    assert raced.dollars("p4d.24xlarge") < 0.1 * 22
-    assert raced.dollars(A10G) > 0.8 * 22
+    played = play(either, {A10G: 0.7}, seed=2)
+    assert played.dollars("p4d.24xlarge") < 0.1 * 22
+    assert played.dollars(A10G) > 0.8 * 22
 
 
 def test_trials_move_with_the_fleet_by_their_checkpoints(folder: Path) -> None:
-    raced = race(experiment("1h", "$20", "random"), {L40S: 9.0, A10G: 3.0})
-    moved = [trial for trial in raced.policy.trials.values() if trial.sessions > 1]
+    played = play(experiment("1h", "$20", "random"), {L40S: 9.0, A10G: 3.0})
+    moved = [trial for trial in played.policy.trials.values() if trial.sessions > 1]
     assert moved
     assert all(max(trial.history) == 16 for trial in moved)
-    starts = _starts(raced)
+    starts = _starts(played)
     assert all(start.start_epoch > 0 for start in starts if not start.session.endswith(".1"))
 
 
 def test_without_checkpoints_trials_finish_where_they_are(folder: Path) -> None:
-    raced = race(experiment("4h", "$40", "random"), {L40S: 2.0}, saves=False)
-    assert raced.launches()[A10G] > 5
-    assert all(trial.sessions == 1 for trial in raced.policy.trials.values())
-    assert raced.held(L40S, at=0.5 * 4 * 3600) == 0
+    played = play(experiment("4h", "$40", "random"), {L40S: 2.0}, saves=False)
+    assert played.launches()[A10G] > 5
+    assert all(trial.sessions == 1 for trial in played.policy.trials.values())
+    assert played.held(L40S, at=0.5 * 4 * 3600) == 0
 
 
-def _starts(raced: Raced) -> list[StartTrial]:
-    commands = (command for entry in raced.entries for command in entry.commands)
+def _starts(played: Played) -> list[StartTrial]:
+    commands = (command for entry in played.entries for command in entry.commands)
     return [command for command in commands if isinstance(command, StartTrial)]
 
 
@@ -253,17 +253,17 @@ def _starts(raced: Raced) -> list[StartTrial]:
 def test_no_fleet_flaps(
     folder: Path, slower: Mapping[str, float], strategy: str, seed: int
 ) -> None:
-    raced = race(experiment("3h", "$25", strategy), slower, seed=seed)
-    assert raced.flaps == ()
-    changes = [name for name, _ in _changes(raced)]
+    played = play(experiment("3h", "$25", strategy), slower, seed=seed)
+    assert played.flaps == ()
+    changes = [name for name, _ in _changes(played)]
     assert len(changes) <= 3, "to another type at most, and back if that was wrong"
 
 
-def _changes(raced: Raced) -> list[tuple[str, float]]:
+def _changes(played: Played) -> list[tuple[str, float]]:
     """Return the type of which there are more, each time that it changes."""
     changes: list[tuple[str, float]] = []
     for at in range(0, 3 * 3600, 60):
-        counts = {name: raced.held(name, float(at)) for name in (L40S, A10G)}
+        counts = {name: played.held(name, float(at)) for name in (L40S, A10G)}
         most = max(counts, key=lambda name: counts[name])
         if counts[most] > 1 and (not changes or changes[-1][0] != most):
             changes.append((most, float(at)))
@@ -274,37 +274,37 @@ def _changes(raced: Raced) -> list[tuple[str, float]]:
 def test_the_first_fleet_is_one_instance_until_an_epoch_has_come(
     folder: Path, strategy: str
 ) -> None:
-    raced = race(experiment("4h", "$40", strategy, instances=[L40S]), {})
-    before = raced.launches(until=raced.first_epoch - 1)
+    played = play(experiment("4h", "$40", strategy, instances=[L40S]), {})
+    before = played.launches(until=played.first_epoch - 1)
     assert before == {L40S: 1}
-    assert raced.launches(until=raced.first_epoch + 1)[L40S] >= 5
+    assert played.launches(until=played.first_epoch + 1)[L40S] >= 5
 
 
 def test_a_fleet_doesnt_wait_long_for_an_epoch(folder: Path) -> None:
     """One may take an hour, and a script that trains for minutes doesn't fail at once."""
-    raced = race(experiment("4h", "$40", instances=[L40S]), {L40S: 50.0})
-    assert raced.first_epoch > 0.1 * 4 * 3600
-    assert raced.launches(until=0.05 * 4 * 3600)[L40S] > 5
+    played = play(experiment("4h", "$40", instances=[L40S]), {L40S: 50.0})
+    assert played.first_epoch > 0.1 * 4 * 3600
+    assert played.launches(until=0.05 * 4 * 3600)[L40S] > 5
 
 
 def test_a_small_budget_begins_with_a_small_instance(folder: Path) -> None:
     """A p4d's eight GPUs would cost least, and until one had trained an eighth of the budget."""
     either = experiment("2h", "$2.50", "asha", instances=["p4d.24xlarge", L40S], market="spot")
-    raced = race(either, {})
-    assert raced.launches(until=raced.first_epoch - 1) == {L40S: 1}
+    played = play(either, {})
+    assert played.launches(until=played.first_epoch - 1) == {L40S: 1}
     either = experiment("2h", "$25", "asha", instances=["p4d.24xlarge", L40S], market="spot")
-    large = race(either, {})
+    large = play(either, {})
     assert large.launches(until=0.0) == {"p4d.24xlarge": 1}
 
 
 def test_a_short_deadline_doesnt_wait_for_a_second_boot(folder: Path) -> None:
-    raced = race(experiment("12m", "$4", instances=[L40S]), {})
-    assert raced.launches(until=0.0)[L40S] > 5
+    played = play(experiment("12m", "$4", instances=[L40S]), {})
+    assert played.launches(until=0.0)[L40S] > 5
 
 
 def test_a_script_that_was_measured_starts_on_its_whole_fleet(folder: Path) -> None:
-    raced = race(experiment("4h", "$40", instances=[L40S]), {}, certain=True)
-    assert raced.launches(until=0.0)[L40S] > 5
+    played = play(experiment("4h", "$40", instances=[L40S]), {}, certain=True)
+    assert played.launches(until=0.0)[L40S] > 5
 
 
 def test_a_script_that_fails_at_once_costs_one_instance(folder: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_script_that_fails_at_once_costs_one_instance(folder: Path) -> None:
     ledger = MemoryLedger()
     run(policy, _Failing(world), ledger)
     assert policy.best is None
-    assert Raced(policy, ledger.entries, rentables).launches().total() <= 2
+    assert Played(policy, ledger.entries, rentables).launches().total() <= 2
     assert policy.spent(policy.now) < 0.005 * 40
 
 
@@ -331,15 +331,15 @@ class _Failing(_Unsaved):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_cap_leaves_the_scout_a_place(folder: Path, strategy: str) -> None:
-    raced = race(experiment("4h", "$40", strategy, max_instances=3), {L40S: 4.0})
-    assert raced.launches()[A10G] >= 3
-    assert max(_at_once(raced)) <= 3
-    assert raced.flaps == ()
+    played = play(experiment("4h", "$40", strategy, max_instances=3), {L40S: 4.0})
+    assert played.launches()[A10G] >= 3
+    assert max(_at_once(played)) <= 3
+    assert played.flaps == ()
 
 
-def _at_once(raced: Raced) -> list[int]:
-    times = [rented.requested_at for rented in raced.policy.fleet]
-    return [raced.held(L40S, at) + raced.held(A10G, at) for at in times]
+def _at_once(played: Played) -> list[int]:
+    times = [rented.requested_at for rented in played.policy.fleet]
+    return [played.held(L40S, at) + played.held(A10G, at) for at in times]
 
 
 def test_a_scout_that_the_cloud_refuses_doesnt_hold_the_run_up(folder: Path) -> None:
@@ -349,38 +349,38 @@ def test_a_scout_that_the_cloud_refuses_doesnt_hold_the_run_up(folder: Path) -> 
     world = _Refusing(SimWorld([_measured(r) for r in rentables], "score", _metric, 1))
     ledger = MemoryLedger()
     run(policy, world, ledger)
-    raced = Raced(policy, ledger.entries, rentables)
-    assert raced.launches(until=raced.first_epoch + 60)[L40S] > 5
-    assert 20 < raced.launches()[A10G] < 80, "again every three minutes"
-    assert raced.dollars(A10G) == 0.0
+    played = Played(policy, ledger.entries, rentables)
+    assert played.launches(until=played.first_epoch + 60)[L40S] > 5
+    assert 20 < played.launches()[A10G] < 80, "again every three minutes"
+    assert played.dollars(A10G) == 0.0
 
 
 def test_a_scout_that_was_refused_joins_when_the_cloud_has_it(folder: Path) -> None:
-    raced = race(experiment("4h", "$40"), {L40S: 2.0}, away=(A10G, 3600.0))
-    assert raced.held(A10G, at=1.5 * 3600) > 5
-    assert raced.held(L40S, at=1.5 * 3600) == 0
+    played = play(experiment("4h", "$40"), {L40S: 2.0}, away=(A10G, 3600.0))
+    assert played.held(A10G, at=1.5 * 3600) > 5
+    assert played.held(L40S, at=1.5 * 3600) == 0
 
 
 def test_a_fleet_is_replaced_in_waves_where_the_cap_is_full(folder: Path) -> None:
     """Few instances can join before others have gone, and no trial ends for hours."""
     asked = experiment("8h", "$75", "random", max_instances=6)
-    raced = race(asked, {L40S: 4.0}, away=(A10G, 3600.0))
-    assert raced.held(L40S, at=3600.0) == 5
-    assert raced.held(L40S, at=2 * 3600.0) == 0
-    assert raced.held(A10G, at=2 * 3600.0) == 6
-    assert max(_at_once(raced)) <= 6
-    came = [r.requested_at for r in raced.policy.fleet if r.offer.instance_type.name == A10G]
+    played = play(asked, {L40S: 4.0}, away=(A10G, 3600.0))
+    assert played.held(L40S, at=3600.0) == 5
+    assert played.held(L40S, at=2 * 3600.0) == 0
+    assert played.held(A10G, at=2 * 3600.0) == 6
+    assert max(_at_once(played)) <= 6
+    came = [r.requested_at for r in played.policy.fleet if r.offer.instance_type.name == A10G]
     assert len({at for at in came if at > 3600}) > 3, "a few at a time"
-    assert raced.flaps == ()
+    assert played.flaps == ()
 
 
 @pytest.mark.parametrize("strategy", ["asha", "asha-stopping", "random"])
 def test_what_is_left_over_waits_for_the_cheaper_type(folder: Path, strategy: str) -> None:
     """One instance and a half: the half pays for a second one later on."""
-    raced = race(experiment("4h", "$12", strategy, instances=[L40S, "p3.2xlarge"]), {})
-    assert raced.dollars("p3.2xlarge") < 0.05 * 12
-    assert raced.dollars(L40S) > 0.9 * 12
-    assert raced.launches()[L40S] == 2
+    played = play(experiment("4h", "$12", strategy, instances=[L40S, "p3.2xlarge"]), {})
+    assert played.dollars("p3.2xlarge") < 0.05 * 12
+    assert played.dollars(L40S) > 0.9 * 12
+    assert played.launches()[L40S] == 2
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -388,10 +388,10 @@ def test_a_fleet_that_has_just_begun_isnt_given_up_for_its_set_ups(
     folder: Path, strategy: str
 ) -> None:
     """Its sessions have been set up, and most of their epochs are to come."""
-    raced = race(experiment("4h", "$80", strategy), {A10G: 1.3}, start=120.0)
-    rule = raced.policy.fleet_rule
+    played = play(experiment("4h", "$80", strategy), {A10G: 1.3}, start=120.0)
+    rule = played.policy.fleet_rule
     assert isinstance(rule, SpendingFleet)
-    assert rule.offers.race.moves == 0
+    assert rule.offers.scouting.moves == 0
 
 
 def _metric(_config: Mapping[str, object], epoch: int) -> float:
