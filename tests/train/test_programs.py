@@ -632,6 +632,45 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("order", ["saves, prints", "prints, saves"])
+def test_epochs_seen_at_once_keep_last_save(tmp_path: Path, order: str) -> None:
+    """Epochs of microseconds are one look, and a program goes on to do something else."""
+    script = """
+import sys, time
+if sys.argv[1] == "prints,":
+    print("accuracy 1\\naccuracy 2\\naccuracy 3")
+for epoch in (1, 2, 3):
+    open("out/state", "w").write(str(epoch))
+if sys.argv[1] == "saves,":
+    print("accuracy 1\\naccuracy 2\\naccuracy 3")
+time.sleep(600)
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, f"python main.py {order}", program=reads)
+    assert read_saves(it, "state") == {3: {"state": "3"}}
+    assert it.epochs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("saved", [1, 2])
+def test_save_before_closing_words(tmp_path: Path, saved: int) -> None:
+    """The second report, its save if it is better, and the end come between two looks."""
+    script = f"""
+import time
+for epoch in (1, 2):
+    print("accuracy", epoch)
+    if epoch <= {saved}:
+        open(f"out/state-{{epoch}}", "w").write("whole")
+    time.sleep(0.5 * (epoch == 1))
+print("done")
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    saves = read_saves(it, "state-*", last=2)
+    names = {epoch: max(files, default="") for epoch, files in saves.items()}
+    assert names.get(saved) == f"state-{saved}"
+    assert all(name == f"state-{epoch}" for epoch, name in names.items())
+
+
+@pytest.mark.parametrize("order", ["saves, prints", "prints, saves"])
 def test_an_open_log_beside_the_checkpoints_is_no_save(tmp_path: Path, order: str) -> None:
     script = """
 import sys, time

@@ -696,7 +696,8 @@ class ReadRun(CommandRun):
         later = list(self._readings.more(ended=False))
         readings = [*readings, *later]
         if later:
-            owner = len(readings) if halted.is_last else len(readings) - 1
+            has_saved_each = halted.saves > len(later)
+            owner = len(readings) if halted.is_last or has_saved_each else len(readings) - 1
         self._report([*taken, *_assign_checkpoint(readings, checkpoint, owner)])
         self._let_on()
 
@@ -716,7 +717,9 @@ class ReadRun(CommandRun):
         if self._saving is None:
             self.suspend()
             return Halted()
-        return self._saving.halt(reports, self._session.epoch)
+        epoch = self._session.epoch
+        is_end = epoch + reports >= self._session.max_epoch
+        return self._saving.halt(reports, epoch, is_end=is_end)
 
     def _let_on(self) -> None:
         if self._saving is not None:
