@@ -16,6 +16,7 @@ from typing import Final
 
 from cloudtune.errors import UsageError
 from cloudtune.model.text import count_noun
+from cloudtune.script.constants import explain_constants, find_constants
 from cloudtune.script.guesses import (
     EPOCHS,
     GAP,
@@ -327,6 +328,8 @@ def _variables(program: Invocation) -> Iterator[str]:
 
 def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageError:
     """Return the error of a program none of whose options could be searched."""
+    if constants := find_constants(program.script):
+        return UsageError(explain_constants(program.script, constants))
     takes = [option for option in options if option.takes_value]
     named = ", ".join(option.flag for option in takes[:_OTHERS])
     words = [*program.call, "{config}"]

@@ -775,6 +775,54 @@ def test_columns_of_a_printed_table_are_metrics(
     assert [row[metric] for row in read] == pytest.approx(values, nan_ok=True)
 
 
+CONSTANTS = """
+LR = 1e-3
+EPOCHS: int = 4
+for epoch in range(EPOCHS):
+    print(f"epoch {epoch} val_loss {LR / (epoch + 1)}")
+"""
+IN_A_DICT = """
+SETTINGS = {"lr": 1e-3, "epochs": 4, "name": "x"}
+for epoch in range(SETTINGS["epochs"]):
+    print(f"epoch {epoch} val_loss {SETTINGS['lr'] / (epoch + 1)}")
+"""
+
+
+@pytest.mark.parametrize("source", [CONSTANTS, IN_A_DICT], ids=["names", "dict"])
+def test_lines_that_make_constants_options(source: str, bench: Bench) -> None:
+    """What the refusal says to write is enough."""
+    script = bench.folder / "main.py"
+    script.write_text(source)
+    refusal = bench.here("init", script).refused().err
+    lines = [line[4:] for line in refusal.splitlines() if line.startswith("    ")]
+    begin, end = source.split("for epoch", 1)
+    source = "\n".join([begin, *lines, f"for epoch{end}"])
+    experiment = load_experiment(draft(bench, source), {})
+    assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
+    assert experiment.metric.name == "val_loss"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "train.sh",
+            "#!/bin/bash\nexport A=1\npython3 -u main.py \\\n  --lr 0.1 > log\n",
+            "main.py -- --lr 0.1",
+        ),
+        ("run", '#!/bin/sh\npython main.py --lr "$LR" | tee log\n', "the values of `--lr $LR`"),
+        ("train.sh", "./prepare\n", "no line `python PROGRAM.py"),
+        ("train.sh", "python data.py\npython main.py\n", "calls 2 (data.py, main.py)"),
+        ("main.ipynb", '{"cells": []}', "to script"),
+    ],
+)
+def test_what_is_no_python_names_the_program(
+    name: str, text: str, message: str, bench: Bench
+) -> None:
+    (bench.folder / name).write_text(text)
+    bench.here("init", bench.folder / name).refused(message)
+
+
 READS_A_FILE = """
 import argparse
 parser = argparse.ArgumentParser()

@@ -176,10 +176,7 @@ class Saving:
                     reports=reports,
                 )
                 if not self.order.learn(look) and self._runs():
-                    if is_end or reports > 1:  # there may be no next look
-                        return self._await_end(is_end=is_end)
-                    self._command.suspend()
-                    return Halted()  # it may belong to either epoch: the next looks will show
+                    return self._halt_undecided(reports, is_end=is_end)
 
         if not written or (self.order.after and not last and not was_settled):
             self._folder.take(state)  # it is of the epoch before
@@ -268,6 +265,13 @@ class Saving:
                 return Halted(checkpoint, is_last=is_last, saves=saves)
             self._command.go_on()  # it has begun to write another file
         self._suspend()  # it has saved nothing
+        return Halted()
+
+    def _halt_undecided(self, reports: int, *, is_end: bool) -> Halted:
+        """Suspend a script whose save may belong to either epoch: the next looks will show."""
+        if is_end or reports > 1:
+            return self._await_end(is_end=is_end)  # there may be no next look
+        self._command.suspend()
         return Halted()
 
     def _await_end(self, *, is_end: bool) -> Halted:
