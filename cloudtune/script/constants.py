@@ -33,6 +33,8 @@ def find_constants(script: Path) -> list[Constant]:
 
 def _is_setting(constant: Constant) -> bool:
     option = constant.option
+    if not constant.name.isidentifier():
+        return False  # a key such as SOLVER.BASE_LR is no name of an option
     return option.last_name in EPOCHS or usual_space(option) is not None
 
 

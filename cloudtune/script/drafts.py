@@ -337,12 +337,24 @@ def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErro
     if option := next(settings, None):
         words = [*program.call, option.words(f"{{config:{option.default}}}")]
     has = f"its options are {named}" if named else "its --help names no options with values"
+    if _takes_pairs(takes):
+        pairs = " ".join(["python", *program.call, "optim.lr {lr}"])
+        return UsageError(
+            f"{program.script}: nothing to tune: its --help doesn't name what {takes[-1].flag} may "
+            f"have. Names and values that follow each other can be tuned as train: {pairs} "
+            "(cloudtune docs commands)"
+        )
     return UsageError(
         f"{program.script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config) (cloudtune docs scripts). A "
         f"program that reads its settings from a file can be tuned as train: python "
         f"{' '.join(words)} (cloudtune docs commands)"
     )
+
+
+def _takes_pairs(options: Sequence[Option]) -> bool:
+    """Whether the last of a program's words may be names and values, as of yacs: opts LR 0.1."""
+    return bool(options) and options[-1].flag in {"opts", "overrides"}
 
 
 def _with_parameters(options: Sequence[Option]) -> list[Option]:

@@ -681,6 +681,31 @@ parser.add_argument("--hidden", type=int, choices=[24, 48], default=24)
     assert search["subsample"] == {"uniform": [0.5, 1.0]}
 
 
+def test_held_out_places_decide(bench: Bench) -> None:
+    """As logged to stderr: the training's loss each epoch, the places every few."""
+    prints = """
+    logging.warning("2026-12-01 10:00:00,%03d train/loss=%.4f", epoch, loss / (epoch + 1))
+    logging.warning("val/top1=%.2f val/top5=%.2f", 70 + epoch, 90 + epoch)
+"""
+    experiment = load_experiment(draft(bench, PROGRAM % prints.strip()), {})
+    assert (experiment.metric.name, experiment.metric.mode) == ("val/top1", "max")
+
+
+@pytest.mark.parametrize("option", ["--eta", "--C"])
+def test_options_of_classic_models_are_tuned(option: str, bench: Bench) -> None:
+    program = f"""
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("{option}", type=float, default=1.0)
+parser.parse_args()
+print("Accuracy: 0.953 (+/- 0.052)")
+"""
+    experiment = load_experiment(draft(bench, program), {})
+    name = option.strip("-").lower()
+    assert experiment.train == f"python main.py {option} {{{name}}}"
+    assert experiment.metric.name == "Accuracy"
+
+
 def test_option_folder_may_have_digits(bench: Bench) -> None:
     saves = "Path(options.ckpt_dir, str(epoch)).mkdir(parents=True)"
     saves += "; Path(options.ckpt_dir, str(epoch), 'x.pt').touch(); print(f'val loss {epoch}')"
@@ -823,6 +848,13 @@ def test_what_is_no_python_names_the_program(
     bench.here("init", bench.folder / name).refused(message)
 
 
+KEYS_AND_VALUES = """
+import argparse
+DEFAULTS = {"SOLVER.LR": 0.1}
+parser = argparse.ArgumentParser()
+parser.add_argument("opts", nargs=argparse.REMAINDER)
+parser.parse_args()
+"""
 READS_A_FILE = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -844,6 +876,7 @@ parser.parse_args()
             READS_A_FILE,
             "its options are --config;.*train: python s.py --config {config:base.yaml} ",
         ),
+        (KEYS_AND_VALUES, "nothing to tune.*as train: python s.py optim.lr {lr} "),
         ("\0", "not valid Python"),
     ],
 )

@@ -730,6 +730,28 @@ for epoch in range(1, 4):
         assert list(files) == ["config.json", "model.bin", "optimizer.bin"]
 
 
+def test_next_free_folder_is_explained(tmp_path: Path) -> None:
+    """The folder of checkpoints is there before the program, which then takes the next one."""
+    script = """
+import pathlib
+number = 1
+while (folder := pathlib.Path(f"runs/exp{number if number > 1 else ''}")).exists():
+    number += 1
+(folder / "weights").mkdir(parents=True)
+with open(folder / "results.csv", "w") as log:
+    log.write("epoch,accuracy\\n1,0.5\\n")
+(folder / "weights" / "last.pt").write_text("whole")
+"""
+    where = {"file": "runs/exp/results.csv", "folder": "runs/exp/weights"}
+    it = trial(tmp_path, script, "python main.py", program=where)
+    with pytest.raises(CommandFailedError) as refused:
+        it.run(until=1, last=1)
+    advice = re.search(r"reports: {file: (.*?)} .*checkpoints, {folder: (.*?)}", str(refused.value))
+    assert advice is not None
+    it.program = {"file": advice[1], "folder": advice[2]}
+    assert read_saves(it, "last.pt", last=1) == {1: {"last.pt": "whole"}}
+
+
 def test_report_log_is_no_save(tmp_path: Path) -> None:
     """As Lightning's: it saves, appends its numbers, and goes on to append those of batches."""
     script = """
