@@ -56,8 +56,11 @@ def _constants(tree: ast.Module) -> Iterator[Constant]:
 
 
 def _number(name: str, node: ast.expr, owner: str = "") -> Iterator[Constant]:
-    if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
-        yield Constant(name, node.value, node.lineno, owner)
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float() as value):
+            yield Constant(name, value, node.lineno, owner)
 
 
 def explain_constants(script: Path, constants: list[Constant]) -> str:
