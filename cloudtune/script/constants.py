@@ -10,7 +10,7 @@ from cloudtune.script.guesses import EPOCHS, usual_space
 from cloudtune.script.options import Option
 
 
-class Constant(NamedTuple):
+class FixedSetting(NamedTuple):
     """A number at the top level of a file: LR = 1e-3, or "lr" of a dict `owner`."""
 
     name: str
@@ -24,21 +24,21 @@ class Constant(NamedTuple):
         return Option((flag,), default=self.value, kind=type(self.value).__name__)
 
 
-def find_constants(script: Path) -> list[Constant]:
+def find_constants(script: Path) -> list[FixedSetting]:
     """Return the settings of a file, in one dict or beside each other; none without one to tune."""
     found = [it for it in _constants(parse_file(script)) if _is_setting(it)]
     tuned = next((it for it in found if it.option.last_name not in EPOCHS), None)
     return [] if tuned is None else [it for it in found if it.owner == tuned.owner]
 
 
-def _is_setting(constant: Constant) -> bool:
+def _is_setting(constant: FixedSetting) -> bool:
     option = constant.option
     if not constant.name.isidentifier():
         return False  # a key such as SOLVER.BASE_LR is no name of an option
     return option.last_name in EPOCHS or usual_space(option) is not None
 
 
-def _constants(tree: ast.Module) -> Iterator[Constant]:
+def _constants(tree: ast.Module) -> Iterator[FixedSetting]:
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -55,15 +55,15 @@ def _constants(tree: ast.Module) -> Iterator[Constant]:
             yield from _number(name, value)
 
 
-def _number(name: str, node: ast.expr, owner: str = "") -> Iterator[Constant]:
+def _number(name: str, node: ast.expr, owner: str = "") -> Iterator[FixedSetting]:
     match node:
         case ast.Constant(value=bool()):
             pass
         case ast.Constant(value=int() | float() as value):
-            yield Constant(name, value, node.lineno, owner)
+            yield FixedSetting(name, value, node.lineno, owner)
 
 
-def explain_constants(script: Path, constants: list[Constant]) -> str:
+def explain_constants(script: Path, constants: list[FixedSetting]) -> str:
     """Return how to make options of a file's constants: lines to write below them."""
     first = constants[0]
     names = ", ".join(f"{it.name} (line {it.line})" for it in constants)
