@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import (
@@ -138,8 +138,23 @@ def _pattern(value: str) -> str:
     return value
 
 
+# What a shell or a pattern would replace: a folder has its name as it stands.
+_REPLACED: Final = re.compile(r"^~|[$*?{}]")
+_FILES: Final = re.compile(r"\.(pt|pth|ckpt|bin|h5|keras|safetensors|pkl|py|json|csv)$")
+
+
 def _within(value: str) -> str:
     """Return the path if it is the folder in which a command runs, or is in it."""
+    if _REPLACED.search(value):
+        raise refuse(
+            f"{quote(value)} is taken as it stands, without ~, variables and patterns; write a "
+            "folder below the one that the command runs in, such as out, and let it save there"
+        )
+    if _FILES.search(value):
+        raise refuse(
+            f"{quote(value)} is the name of a file; write the folder in which it is: "
+            f"{PurePosixPath(value).parent}"
+        )
     return "." if PurePosixPath(value) == PurePosixPath() else _below(value)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from cloudtune.errors import UsageError
 from cloudtune.model.text import count_noun
+from cloudtune.script.constants import explain_constants, find_constants
 from cloudtune.script.guesses import (
     EPOCHS,
     GAP,
@@ -327,6 +328,8 @@ def _variables(program: Invocation) -> Iterator[str]:
 
 def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageError:
     """Return the error of a program none of whose options could be searched."""
+    if constants := find_constants(program.script):
+        return UsageError(explain_constants(program.script, constants))
     takes = [option for option in options if option.takes_value]
     named = ", ".join(option.flag for option in takes[:_OTHERS])
     words = [*program.call, "{config}"]
@@ -334,12 +337,24 @@ def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErro
     if option := next(settings, None):
         words = [*program.call, option.words(f"{{config:{option.default}}}")]
     has = f"its options are {named}" if named else "its --help names no options with values"
+    if _takes_pairs(takes):
+        pairs = " ".join(["python", *program.call, "optim.lr {lr}"])
+        return UsageError(
+            f"{program.script}: nothing to tune: its --help doesn't name what {takes[-1].flag} may "
+            f"have. Names and values that follow each other can be tuned as train: {pairs} "
+            "(cloudtune docs commands)"
+        )
     return UsageError(
         f"{program.script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config) (cloudtune docs scripts). A "
         f"program that reads its settings from a file can be tuned as train: python "
         f"{' '.join(words)} (cloudtune docs commands)"
     )
+
+
+def _takes_pairs(options: Sequence[Option]) -> bool:
+    """Whether the last of a program's words may be names and values, as of yacs: opts LR 0.1."""
+    return bool(options) and options[-1].flag in {"opts", "overrides"}
 
 
 def _with_parameters(options: Sequence[Option]) -> list[Option]:

@@ -24,7 +24,7 @@ STEPS: Final = (
     *("num_iterations", "iterations", "num_train_steps", "train_steps", "niters", "n_iters"),
     *("max_iter", "num_iters", "steps", "max_train_steps", "train_iters"),
 )
-_RATES: Final = ("lr", "learning_rate", "base_lr", "max_lr", "alpha", "init_lr", "peak_lr")
+_RATES: Final = ("lr", "learning_rate", "base_lr", "max_lr", "alpha", "init_lr", "peak_lr", "eta")
 _DECAYS: Final = ("weight_decay", "wd", "l2", "l2_reg")
 _SIZES: Final = ("hidden", "width", "dim", "channels", "units", "embd", "features", "heads")
 # A gamma above this is a discount of rewards.
@@ -37,7 +37,7 @@ _MOST_CHOICES: Final = 10
 _RETURNS: Final = ("reward", "return", "rew")
 _MAXIMIZED: Final = (
     *("acc", "auc", "f1", "bleu", "rouge", "iou", "map", "precision", "recall", "r2", "score"),
-    *("psnr", "ssim", "dice", "ndcg", "mrr"),
+    *("psnr", "ssim", "dice", "ndcg", "mrr", "top1", "top5", "top_1", "top_5", "top-1", "top-5"),
     *_RETURNS,
 )
 _MINIMIZED: Final = (
@@ -116,7 +116,7 @@ def space(value: Option) -> str:
 def _numeric_space(value: Option) -> str | None:
     """Return the space of an option whose name says nothing, but whose default is a fraction."""
     default = value.default
-    is_fraction = isinstance(default, float) and 0 < default < 1
+    is_fraction = isinstance(default, float) and 0 < default <= 1
     return _around(default) if is_fraction and not value.line else None
 
 

@@ -10,6 +10,7 @@ from cloudtune.script.drafts import Draft
 from cloudtune.script.functions import imported_names, parse_file
 from cloudtune.script.guesses import EPOCHS, GAP, rank
 from cloudtune.script.options import UNKNOWN, Option
+from cloudtune.script.other_files import explain_other_file
 
 _LIBRARIES: Final = frozenset(
     {"cloudtune", "ray", "lightning", "pytorch_lightning", "transformers"}
@@ -27,6 +28,8 @@ def read_function(script: Path) -> Draft | None:
     """
     if not script.is_file():
         raise UsageError(f"{script}: no such file")
+    if other := explain_other_file(script):
+        raise UsageError(other)
     try:
         tree = parse_file(script)
     except ExperimentError as error:

@@ -681,6 +681,31 @@ parser.add_argument("--hidden", type=int, choices=[24, 48], default=24)
     assert search["subsample"] == {"uniform": [0.5, 1.0]}
 
 
+def test_held_out_places_decide(bench: Bench) -> None:
+    """As logged to stderr: the training's loss each epoch, the places every few."""
+    prints = """
+    logging.warning("2026-12-01 10:00:00,%03d train/loss=%.4f", epoch, loss / (epoch + 1))
+    logging.warning("val/top1=%.2f val/top5=%.2f", 70 + epoch, 90 + epoch)
+"""
+    experiment = load_experiment(draft(bench, PROGRAM % prints.strip()), {})
+    assert (experiment.metric.name, experiment.metric.mode) == ("val/top1", "max")
+
+
+@pytest.mark.parametrize("option", ["--eta", "--C"])
+def test_options_of_classic_models_are_tuned(option: str, bench: Bench) -> None:
+    program = f"""
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("{option}", type=float, default=1.0)
+parser.parse_args()
+print("Accuracy: 0.953 (+/- 0.052)")
+"""
+    experiment = load_experiment(draft(bench, program), {})
+    name = option.strip("-").lower()
+    assert experiment.train == f"python main.py {option} {{{name}}}"
+    assert experiment.metric.name == "Accuracy"
+
+
 def test_option_folder_may_have_digits(bench: Bench) -> None:
     saves = "Path(options.ckpt_dir, str(epoch)).mkdir(parents=True)"
     saves += "; Path(options.ckpt_dir, str(epoch), 'x.pt').touch(); print(f'val loss {epoch}')"
@@ -775,6 +800,61 @@ def test_columns_of_a_printed_table_are_metrics(
     assert [row[metric] for row in read] == pytest.approx(values, nan_ok=True)
 
 
+CONSTANTS = """
+LR = 1e-3
+EPOCHS: int = 4
+for epoch in range(EPOCHS):
+    print(f"epoch {epoch} val_loss {LR / (epoch + 1)}")
+"""
+IN_A_DICT = """
+SETTINGS = {"lr": 1e-3, "epochs": 4, "name": "x"}
+for epoch in range(SETTINGS["epochs"]):
+    print(f"epoch {epoch} val_loss {SETTINGS['lr'] / (epoch + 1)}")
+"""
+
+
+@pytest.mark.parametrize("source", [CONSTANTS, IN_A_DICT], ids=["names", "dict"])
+def test_lines_that_make_constants_options(source: str, bench: Bench) -> None:
+    """What the refusal says to write is enough."""
+    script = bench.folder / "main.py"
+    script.write_text(source)
+    refusal = bench.here("init", script).refused().err
+    lines = [line[4:] for line in refusal.splitlines() if line.startswith("    ")]
+    begin, end = source.split("for epoch", 1)
+    source = "\n".join([begin, *lines, f"for epoch{end}"])
+    experiment = load_experiment(draft(bench, source), {})
+    assert experiment.train == "python main.py --lr {lr} --epochs {epochs}"
+    assert experiment.metric.name == "val_loss"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "train.sh",
+            "#!/bin/bash\nexport A=1\npython3 -u main.py \\\n  --lr 0.1 > log\n",
+            "main.py -- --lr 0.1",
+        ),
+        ("run", '#!/bin/sh\npython main.py --lr "$LR" | tee log\n', "the values of `--lr $LR`"),
+        ("train.sh", "./prepare\n", "no line `python PROGRAM.py"),
+        ("train.sh", "python data.py\npython main.py\n", "calls 2 (data.py, main.py)"),
+        ("main.ipynb", '{"cells": []}', "to script"),
+    ],
+)
+def test_what_is_no_python_names_the_program(
+    name: str, text: str, message: str, bench: Bench
+) -> None:
+    (bench.folder / name).write_text(text)
+    bench.here("init", bench.folder / name).refused(message)
+
+
+KEYS_AND_VALUES = """
+import argparse
+DEFAULTS = {"SOLVER.LR": 0.1}
+parser = argparse.ArgumentParser()
+parser.add_argument("opts", nargs=argparse.REMAINDER)
+parser.parse_args()
+"""
 READS_A_FILE = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -796,6 +876,7 @@ parser.parse_args()
             READS_A_FILE,
             "its options are --config;.*train: python s.py --config {config:base.yaml} ",
         ),
+        (KEYS_AND_VALUES, "nothing to tune.*as train: python s.py optim.lr {lr} "),
         ("\0", "not valid Python"),
     ],
 )

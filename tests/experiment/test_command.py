@@ -108,6 +108,12 @@ def test_wrong_command_is_refused_before_renting(
         ({"train": "main.py {lr} {config:--c}"}, "{config:base.yaml} is that file with a trial"),
         ({"reports": {"printed": "("}}, "is no regular expression: missing )"),
         ({"checkpoints": {"folder": ".."}}, "is not below the folder that the command runs in"),
+        ({"checkpoints": {"folder": "~/out"}}, "'~/out' is taken as it stands, without ~"),
+        ({"checkpoints": {"folder": "runs/$NAME"}}, "variables and patterns; write a folder"),
+        (
+            {"checkpoints": {"folder": "out/last.pt"}},
+            "a file; write the folder in which it is: out",
+        ),
         ({"reports": {}, "checkpoints": {"folder": "."}}, "only a folder of checkpoints alone"),
         ({"reports": {"file": "/tmp/m"}}, "is not below the folder that the command runs in"),
         ({"train": "main.py:main"}, "reports: is for commands, and train names a function"),

@@ -632,6 +632,45 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("order", ["saves, prints", "prints, saves"])
+def test_epochs_seen_at_once_keep_last_save(tmp_path: Path, order: str) -> None:
+    """Epochs of microseconds are one look, and a program goes on to do something else."""
+    script = """
+import sys, time
+if sys.argv[1] == "prints,":
+    print("accuracy 1\\naccuracy 2\\naccuracy 3")
+for epoch in (1, 2, 3):
+    open("out/state", "w").write(str(epoch))
+if sys.argv[1] == "saves,":
+    print("accuracy 1\\naccuracy 2\\naccuracy 3")
+time.sleep(600)
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, f"python main.py {order}", program=reads)
+    assert read_saves(it, "state") == {3: {"state": "3"}}
+    assert it.epochs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("saved", [1, 2])
+def test_save_before_closing_words(tmp_path: Path, saved: int) -> None:
+    """The second report, its save if it is better, and the end come between two looks."""
+    script = f"""
+import time
+for epoch in (1, 2):
+    print("accuracy", epoch)
+    if epoch <= {saved}:
+        open(f"out/state-{{epoch}}", "w").write("whole")
+    time.sleep(0.5 * (epoch == 1))
+print("done")
+"""
+    reads = {"printed": "accuracy (?P<accuracy>[0-9]+)", "folder": "out"}
+    it = trial(tmp_path, script, "python main.py", program=reads)
+    saves = read_saves(it, "state-*", last=2)
+    names = {epoch: max(files, default="") for epoch, files in saves.items()}
+    assert names.get(saved) == f"state-{saved}"
+    assert all(name == f"state-{epoch}" for epoch, name in names.items())
+
+
+@pytest.mark.parametrize("order", ["saves, prints", "prints, saves"])
 def test_an_open_log_beside_the_checkpoints_is_no_save(tmp_path: Path, order: str) -> None:
     script = """
 import sys, time
@@ -689,6 +728,28 @@ for epoch in range(1, 4):
     assert list(saves) == [1, 2, 3]
     for files in saves.values():
         assert list(files) == ["config.json", "model.bin", "optimizer.bin"]
+
+
+def test_next_free_folder_is_explained(tmp_path: Path) -> None:
+    """The folder of checkpoints is there before the program, which then takes the next one."""
+    script = """
+import pathlib
+number = 1
+while (folder := pathlib.Path(f"runs/exp{number if number > 1 else ''}")).exists():
+    number += 1
+(folder / "weights").mkdir(parents=True)
+with open(folder / "results.csv", "w") as log:
+    log.write("epoch,accuracy\\n1,0.5\\n")
+(folder / "weights" / "last.pt").write_text("whole")
+"""
+    where = {"file": "runs/exp/results.csv", "folder": "runs/exp/weights"}
+    it = trial(tmp_path, script, "python main.py", program=where)
+    with pytest.raises(CommandFailedError) as refused:
+        it.run(until=1, last=1)
+    advice = re.search(r"reports: {file: (.*?)} .*checkpoints, {folder: (.*?)}", str(refused.value))
+    assert advice is not None
+    it.program = {"file": advice[1], "folder": advice[2]}
+    assert read_saves(it, "last.pt", last=1) == {1: {"last.pt": "whole"}}
 
 
 def test_report_log_is_no_save(tmp_path: Path) -> None:

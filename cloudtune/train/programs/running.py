@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeAlias
 
 import psutil
@@ -580,8 +580,9 @@ class ReadRun(CommandRun):
         metric = self._place["metric_name"]
         readings = self._readings
         if isinstance(readings, MetricFiles) and not readings.files():
-            others = ", ".join(self._new_files())
-            hints = f"; its new files are {others}" if others else ""
+            others = self._new_files()
+            hints = f"; its new files are {', '.join(others)}" if others else ""
+            hints += _next_folder_hint(self._program.file or "", others)
             return f"it wrote no file {self._program.file}, reports.file, with {metric}{hints}"
         names = f"; its lines have {', '.join(sorted(readings.seen))}"
         where = self._program.file or "what it printed"
@@ -696,7 +697,8 @@ class ReadRun(CommandRun):
         later = list(self._readings.more(ended=False))
         readings = [*readings, *later]
         if later:
-            owner = len(readings) if halted.is_last else len(readings) - 1
+            has_saved_each = halted.saves > len(later)
+            owner = len(readings) if halted.is_last or has_saved_each else len(readings) - 1
         self._report([*taken, *_assign_checkpoint(readings, checkpoint, owner)])
         self._let_on()
 
@@ -716,7 +718,9 @@ class ReadRun(CommandRun):
         if self._saving is None:
             self.suspend()
             return Halted()
-        return self._saving.halt(reports, self._session.epoch)
+        epoch = self._session.epoch
+        is_end = epoch + reports >= self._session.max_epoch
+        return self._saving.halt(reports, epoch, is_end=is_end)
 
     def _let_on(self) -> None:
         if self._saving is not None:
@@ -739,6 +743,29 @@ class ReadRun(CommandRun):
             )
             self._session.epoch = self._session.start_epoch = 0
             self._numbers = EpochNumbers(self._post.progress)
+
+
+def _next_folder_hint(expected: str, files: Sequence[str]) -> str:
+    """Return what to write where a program takes the next free folder: runs/exp2, or "".
+
+    A trial's folder of checkpoints is there before the program starts.
+    """
+    names = PurePosixPath(expected).parts
+    for file in map(PurePosixPath, files):
+        pairs = list(zip(names, file.parts, strict=False))
+        alike = [re.sub(r"\d+", "", one) == re.sub(r"\d+", "", other) for one, other in pairs]
+        if len(names) != len(file.parts) or not all(alike) or names == file.parts:
+            continue
+        at = next(n for n, (one, other) in enumerate(pairs) if one != other)
+        if at == len(names) - 1:
+            return ""
+        above = PurePosixPath(*names[:at])
+        pattern = above.joinpath("*", *names[at + 1 :])
+        return (
+            f"; it takes the next free folder, so write reports: {{file: {pattern}}} and, for its "
+            f"checkpoints, {{folder: {above}}}"
+        )
+    return ""
 
 
 def _moves(process: psutil.Process) -> bool:

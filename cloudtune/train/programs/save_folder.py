@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -75,7 +76,10 @@ class SaveFolder:
     def take(self, state: State | None = None) -> list[Path]:
         """Return the files that are new or changed since the last call, up to a `state`."""
         self._growth.clear()  # what grew in one save says nothing of the next
-        taken = self._changes.take(self._changes.state() if state is None else state)
+        now = self._changes.state()
+        state = now if state is None else state
+        self._order.forget(but={str(path) for path in Changes.between(state, now)})
+        taken = self._changes.take(state)
         return [path for path in taken if self._counts(str(path))]
 
     def written_last(self) -> list[Path]:
@@ -85,6 +89,17 @@ class SaveFolder:
             reported = last_write(self._printed())
             return [path for path in self.list_changes() if last_write(path) > reported]
         return [Path(name) for name in written if self._counts(name)]
+
+    def count_saves(self) -> int:
+        """Return how often a file was saved since `take`, with lines in between; 0 if unknown.
+
+        Names that differ in numbers are one file, as of a script that has a new one each epoch.
+        """
+        saves = Counter[str]()
+        for written in self._order.between_lines():
+            names = (self.name(Path(name)) for name in written if self._counts(name))
+            saves.update({re.sub(r"\d+", "#", name) for name in names})
+        return max(saves.values(), default=0)
 
     def mark(self) -> None:
         """Record that files are looked at now; see `written_since_mark`."""

@@ -62,13 +62,15 @@ class Halted(NamedTuple):
     """A command after its report, with its checkpoint.
 
     `coming` are the reports that came before its save was whole; then it is suspended only if it
-    `stands`. `is_last`: the checkpoint was written after the last line of the output.
+    `stands`. `is_last`: the checkpoint was written after the last line of the output. `saves` is
+    how many there were since the report, of which it is the last.
     """
 
     checkpoint: Checkpoint | None = None
     coming: Sequence[Reading] = ()
     stands: bool = False
     is_last: bool = True
+    saves: int = 1
 
 
 class Spare(NamedTuple):
@@ -131,11 +133,11 @@ class Saving:
         self._folder.drop_copies()
         self._spare = None
 
-    def halt(self, reports: int, epoch: int) -> Halted:
+    def halt(self, reports: int, epoch: int, *, is_end: bool = False) -> Halted:
         """Suspend it when no save is under way; return the checkpoint, if there is a new one.
 
-        `reports` is how many were read, after an epoch. It isn't suspended if it has gone on to its
-        next report and saves again.
+        `reports` is how many were read, after an epoch; `is_end`: with them it has trained its last
+        one. It isn't suspended if it has gone on to its next report and saves again.
 
         Files written since the last report belong to this one, unless they were written right after
         the last one or, if the script saves first, after this one.
@@ -174,8 +176,7 @@ class Saving:
                     reports=reports,
                 )
                 if not self.order.learn(look) and self._runs():
-                    self._command.suspend()
-                    return Halted()  # it may belong to either epoch: the next looks will show
+                    return self._halt_undecided(reports, is_end=is_end)
 
         if not written or (self.order.after and not last and not was_settled):
             self._folder.take(state)  # it is of the epoch before
@@ -258,11 +259,41 @@ class Saving:
                 return Halted()  # it was ended in the midst of it
             if self._command.code() is not None or self._folder.state() == self._resting:
                 is_last = bool(self._folder.written_last())
+                saves = self._folder.count_saves()
                 self._is_settled = True
-                return Halted(self._checkpoint(self._folder.take()), is_last=is_last)
+                checkpoint = self._checkpoint(self._folder.take())
+                return Halted(checkpoint, is_last=is_last, saves=saves)
             self._command.go_on()  # it has begun to write another file
         self._suspend()  # it has saved nothing
         return Halted()
+
+    def _halt_undecided(self, reports: int, *, is_end: bool) -> Halted:
+        """Suspend a script whose save may belong to either epoch: the next looks will show."""
+        if is_end or reports > 1:
+            return self._await_end(is_end=is_end)  # there may be no next look
+        self._command.suspend()
+        return Halted()
+
+    def _await_end(self, *, is_end: bool) -> Halted:
+        """Leave a script of short epochs time to save after its last report, and to end.
+
+        What it has saved by then is of its last epoch, whether it saves before or after a report.
+        """
+        patience = min(_PATIENCE, max(self.order.epoch_seconds, _SHORTEST_PATIENCE))
+        give_up = time.monotonic() + patience
+        while self._runs() and time.monotonic() < give_up:
+            if coming := list(self._readings.more()):
+                self.order.note_late()
+                return self._overtaken(coming)
+            if is_end and self._folder.written_last():
+                return self._halt_after_save()
+            time.sleep(_POLL)
+        if coming := list(self._readings.more(ended=not self._runs())):
+            return self._overtaken(coming)
+        if not is_end and self._runs():
+            self._command.suspend()
+            return Halted()
+        return self._halt_before_save()
 
     def _await_first_save(self, reported: float) -> None:
         """Leave it time to save after its first report, unless it has saved right before that.

@@ -5,7 +5,7 @@ import ctypes
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -93,6 +93,7 @@ class WriteOrder:
         self._after: set[str] = set()
         self._marked: set[str] = set()  # files since the mark, up to the last line
         self._pending: set[str] = set()  # those after it, or after the mark
+        self._between_lines: list[set[str]] = [set()]  # the files written between two lines each
         self._watch(folder)
         self._watch_log()
 
@@ -121,6 +122,16 @@ class WriteOrder:
     def written_since_mark(self) -> set[str] | None:
         """Return the files that were written between the mark and the last line of the log."""
         return self._marked if self._update() else None
+
+    def forget(self, *, but: Collection[str] = ()) -> None:
+        """Let `between_lines` begin here, with the last writes of some files."""
+        self._update()
+        written = self._between_lines[-2:]
+        self._between_lines = [files & set(but) for files in written]
+
+    def between_lines(self) -> list[set[str]]:
+        """Return the files that were written without a line in between, in their order."""
+        return self._between_lines if self._update() else []
 
     def _update(self) -> bool:
         """Take in what has happened; return whether that is known."""
@@ -159,6 +170,8 @@ class WriteOrder:
         return last_write(self._folders[watch] / name) < last_write(self._watched)
 
     def _note_line(self) -> None:
+        if self._between_lines[-1]:
+            self._between_lines.append(set())
         self._after.clear()
         self._marked |= self._pending
         self._pending.clear()
@@ -170,6 +183,7 @@ class WriteOrder:
             files |= set(map(str, list_below(path)))
         self._after |= files
         self._pending |= files
+        self._between_lines[-1] |= files
 
     def close(self) -> None:
         if self._file >= 0:
