@@ -33,7 +33,7 @@ from cloudtune.script.labels import labelled_numbers
 from cloudtune.script.options import Help, Option, read_configuration, read_help
 from cloudtune.script.printed_tables import table_columns
 from cloudtune.train.programs.metric_files import PATTERNS, MetricFiles
-from cloudtune.train.programs.metric_parsers import Reading, Readings, find_step
+from cloudtune.train.programs.metric_parsers import Reading, Readings, count_bar_steps, find_step
 from cloudtune.train.programs.output_lines import last_traceback
 from cloudtune.train.programs.site_hooks import install_hook
 from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
@@ -183,7 +183,7 @@ def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) ->
         return Shown(
             measures=tuple(measures),
             ended=code == 0,
-            epochs=_last_epoch(text) or last,
+            epochs=_last_epoch(text) or last or count_bar_steps(text),
             folder=_common_folder(saved, program.folder, folders),
             saved=saved[-1].as_posix() if saved else "",
         )
@@ -381,8 +381,9 @@ class _Trial:
 
     def _find_printed_metrics(self) -> Iterator[_Found]:
         text = _text(self._log)
+        last = self._last or count_bar_steps(text) or 0
         for name, pattern, _ in (*labelled_numbers(text), *table_columns(text)):
-            readings = Readings(self._log, name, pattern, last=self._last or 0, start=0)
+            readings = Readings(self._log, name, pattern, last=last, start=0)
             reports = list(readings.more(ended=True))
             yield _measure(name, ("printed", pattern), "its output", reports), False, _PRINTED
 

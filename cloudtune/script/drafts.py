@@ -391,6 +391,8 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
     count = max(1, count // draft.reports_each)
     full = draft.epochs.default if draft.epochs is not None else shown.epochs
     full = int(full) if isinstance(full, int | float) and full >= 1 else None
+    if full is not None and count == full + 1 and None in best.epochs:
+        count = full  # a bar over epochs moves on after the last one, too
     if not shown.ended:
         seen = count if count > _GUESSED_EPOCHS else None
         draft.seen_epochs = (shown.epochs or seen) if draft.epochs is None else None
@@ -401,6 +403,7 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
         pass  # it trains as many as the option says
     elif None in best.epochs and full is not None and full % count == 0:
         draft.every = full // count
+        draft.seen_epochs = full if draft.epochs is None else None
     elif None in best.epochs or draft.epochs is None:
         draft.epochs = None
         draft.seen_epochs = max(count, shown.epochs or 0)

@@ -565,6 +565,55 @@ def test_epoch_mean_comes_before_batch() -> None:
     assert sorted(names, key=rank)[:2] == ["valid_loss_epoch", "valid_loss_step"]
 
 
+# As tqdm draws it: each epoch sets its metric, then the bar moves on, also after the last one.
+EPOCH_BAR = """
+import argparse, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+%s
+epochs = %s
+for epoch in range(epochs):
+    loss = 2 - epoch * parser.parse_args().lr
+    for step in (epoch, epoch + 1):
+        bar = "#" * step + " " * (epochs - step)
+        print(f"\\r {step / epochs:4.0%%}|{bar}| {step}/{epochs} [00:01, loss={loss}]", end="")
+        sys.stdout.flush()
+print()
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "epochs", "train"),
+    [
+        ("", "7", "python main.py --lr {lr}"),
+        (
+            "parser.add_argument('--epochs', type=int, default=6)",
+            "parser.parse_args().epochs",
+            "python main.py --lr {lr} --epochs {epochs}",
+        ),
+    ],
+    ids=["a constant", "an option"],
+)
+def test_a_bar_over_epochs_has_as_many_as_its_steps(
+    option: str, epochs: str, train: str, bench: Bench
+) -> None:
+    path = draft(bench, EPOCH_BAR % (option, epochs))
+    experiment = load_experiment(path, {})
+    assert experiment.train == train
+    assert (experiment.progress.every, experiment.epochs.max) == (1, 6 if option else 7)
+    limits = ("--deadline", "5m", "--trials", "1", "--strategy", "random")
+    said = bench.here("run", path, "--provider", "local", *limits).succeeded()
+    assert f"at epoch {experiment.epochs.max}" in said.out
+
+
+def test_a_bar_over_batches_counts_no_epochs(bench: Bench) -> None:
+    batches = EPOCH_BAR.replace("range(epochs)", "range(3 * epochs)").replace(
+        "(epoch, epoch + 1)", "(epoch %% epochs, epoch %% epochs + 1)"
+    )
+    experiment = load_experiment(draft(bench, batches % ("", "7")), {})
+    assert experiment.epochs.max == 3
+
+
 def test_reports_of_every_few_epochs(bench: Bench) -> None:
     program = (PROGRAM % "if epoch % 2: print('val acc', acc + epoch)").replace(
         "default=2", "default=6"

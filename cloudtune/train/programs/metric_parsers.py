@@ -320,6 +320,25 @@ def _counters(line: str) -> tuple[tuple[tuple[int, int], ...], bool]:
     return counters, bool(counters) and _BAR.search(line) is not None
 
 
+def count_bar_steps(text: str) -> int | None:
+    """Return the total of the one progress bar in a text that shows each of its steps.
+
+    None for a bar over batches: it is drawn a few times a second and leaves steps out, or it begins
+    again in each epoch.
+    """
+    totals = set[int]()
+    steps = list[int]()
+    for line in re.split(r"[\r\n]+", text):
+        state = clean(line)
+        if _BAR.search(state) and (counter := _COUNTER.search(state)):
+            steps.append(int(counter[1]))
+            totals.add(int(counter[2]))
+    shown = sorted(set(steps))
+    each = len(shown) > 2 and shown == list(range(shown[0], shown[-1] + 1))
+    is_one = len(totals) == 1 and steps == sorted(steps) and shown[0] <= 1
+    return totals.pop() if each and is_one else None
+
+
 def find_epoch(numbers: Mapping[str, float]) -> float | None:
     """Return the script's own epoch number among its metrics; None if there is none."""
     return _find(numbers, _EPOCH_KEYS)
