@@ -183,7 +183,7 @@ def watch(program: Invocation, last: int | None, folders: Sequence[str] = ()) ->
         return Shown(
             measures=tuple(measures),
             ended=code == 0,
-            epochs=_last_epoch(text) or last or count_bar_steps(text),
+            epochs=_last_epoch(text) or last,
             folder=_common_folder(saved, program.folder, folders),
             saved=saved[-1].as_posix() if saved else "",
         )
@@ -381,11 +381,13 @@ class _Trial:
 
     def _find_printed_metrics(self) -> Iterator[_Found]:
         text = _text(self._log)
-        last = self._last or count_bar_steps(text) or 0
         for name, pattern, _ in (*labelled_numbers(text), *table_columns(text)):
+            bar_steps = count_bar_steps(text, pattern)
+            last = self._last or bar_steps or 0
             readings = Readings(self._log, name, pattern, last=last, start=0)
             reports = list(readings.more(ended=True))
-            yield _measure(name, ("printed", pattern), "its output", reports), False, _PRINTED
+            measure = _measure(name, ("printed", pattern), "its output", reports)
+            yield replace(measure, bar_steps=bar_steps), False, _PRINTED
 
     def _written(self) -> Iterator[_Found]:
         patterns = defaultdict(list)

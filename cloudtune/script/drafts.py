@@ -55,7 +55,8 @@ class Measure:
     """A number that a script printed or wrote, by name; `reports` is how an experiment reads it.
 
     `values` are in the order in which they came, `epochs` and `steps` those that the script named,
-    `parts` how much of its epoch was over. `source` is a file's name, or "its output".
+    `parts` how much of its epoch was over. `source` is a file's name, or "its output". `bar_steps`:
+    those of the progress bar that it is in, if that shows each.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Measure:
     epochs: tuple[float | None, ...]
     steps: tuple[float | None, ...] = ()
     parts: tuple[float | None, ...] = ()
+    bar_steps: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.values[-1]:g})"
@@ -331,12 +333,6 @@ def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErro
     if constants := find_constants(program.script):
         return UsageError(explain_constants(program.script, constants))
     takes = [option for option in options if option.takes_value]
-    named = ", ".join(option.flag for option in takes[:_OTHERS])
-    words = [*program.call, "{config}"]
-    settings = (it for it in takes if is_settings_file(str(it.default)))
-    if option := next(settings, None):
-        words = [*program.call, option.words(f"{{config:{option.default}}}")]
-    has = f"its options are {named}" if named else "its --help names no options with values"
     if _takes_pairs(takes):
         pairs = " ".join(["python", *program.call, "optim.lr {lr}"])
         return UsageError(
@@ -344,6 +340,12 @@ def nothing_to_tune(program: Invocation, options: Sequence[Option]) -> UsageErro
             f"have. Names and values that follow each other can be tuned as train: {pairs} "
             "(cloudtune docs commands)"
         )
+    named = ", ".join(option.flag for option in takes[:_OTHERS])
+    words = [*program.call, "{config}"]
+    settings = (it for it in takes if is_settings_file(str(it.default)))
+    if option := next(settings, None):
+        words = [*program.call, option.words(f"{{config:{option.default}}}")]
+    has = f"its options are {named}" if named else "its --help names no options with values"
     return UsageError(
         f"{program.script}: nothing to tune: no function that takes a configuration and calls "
         f"cloudtune.report({{…}}), and {has}; write def train(config) (cloudtune docs scripts). A "
@@ -389,13 +391,14 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
         return
     draft.reports_each = best.reports_each
     count = max(1, count // draft.reports_each)
-    full = draft.epochs.default if draft.epochs is not None else shown.epochs
+    shown_epochs = shown.epochs or best.bar_steps
+    full = draft.epochs.default if draft.epochs is not None else shown_epochs
     full = int(full) if isinstance(full, int | float) and full >= 1 else None
     if full is not None and count == full + 1 and None in best.epochs:
         count = full  # a bar over epochs moves on after the last one, too
     if not shown.ended:
         seen = count if count > _GUESSED_EPOCHS else None
-        draft.seen_epochs = (shown.epochs or seen) if draft.epochs is None else None
+        draft.seen_epochs = (shown_epochs or seen) if draft.epochs is None else None
     elif count == 1 or best.rounds > 1:
         draft.epochs = None  # it reports at its end alone, or more than the option says
         draft.seen_epochs = count
@@ -406,7 +409,7 @@ def _decide(draft: Draft, shown: Shown, steps: Option | None) -> None:
         draft.seen_epochs = full if draft.epochs is None else None
     elif None in best.epochs or draft.epochs is None:
         draft.epochs = None
-        draft.seen_epochs = max(count, shown.epochs or 0)
+        draft.seen_epochs = max(count, shown_epochs or 0)
 
 
 def _steps_between(measure: Measure, last: int) -> int:

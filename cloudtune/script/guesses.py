@@ -114,7 +114,7 @@ def space(value: Option) -> str:
 
 
 def _numeric_space(value: Option) -> str | None:
-    """Return the space of an option whose name says nothing, but whose default is a fraction."""
+    """Return the space of an option whose name says nothing, by a default of at most 1."""
     default = value.default
     is_fraction = isinstance(default, float) and 0 < default <= 1
     return _around(default) if is_fraction and not value.line else None

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
+_SHELL_SUFFIXES: Final = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
 _SHEBANG: Final = re.compile(r"#!.*\b(ba|z|da|k)?sh\b")
 _PYTHON: Final = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed)")
 
@@ -19,22 +20,24 @@ def explain_other_file(script: Path) -> str:
     if script.suffix == ".py":
         return ""
     text = script.read_text(encoding="utf-8", errors="replace")
-    if script.suffix not in {".sh", ".bash", ".zsh", ".slurm", ".sbatch"} and not _SHEBANG.match(
-        text
-    ):
-        return ""
-    head = f"{script} is a shell script, and cloudtune init reads a Python program"
-    calls = _python_calls(text)
+    if script.suffix in _SHELL_SUFFIXES or _SHEBANG.match(text):
+        head = f"{script} is a shell script, and cloudtune init reads a Python program"
+        return f"{head}{_name_program(_python_calls(text))}"
+    return ""
+
+
+def _name_program(calls: list[list[str]]) -> str:
+    """Return which program to name in place of the shell script that calls some."""
     if not calls:
-        return f"{head}; it has no line `python PROGRAM.py …`: name the program that trains"
+        return "; it has no line `python PROGRAM.py …`: name the program that trains"
     if len(calls) > 1:
         programs = ", ".join(dict.fromkeys(words[0] for words in calls))
-        return f"{head}; it calls {len(calls)} ({programs}): name the one that trains"
+        return f"; it calls {len(calls)} ({programs}): name the one that trains"
     program, *words = calls[0]
-    fixed = [] if any("$" in word for word in words) else words
-    given = f" -- {shlex.join(fixed)}" if fixed else ""
-    more = "" if fixed or not words else f", after -- with the values of `{' '.join(words)}`"
-    return f"{head}: the one that it calls. Write: cloudtune init {program}{given}{more}"
+    command = f": the one that it calls. Write: cloudtune init {program}"
+    if any("$" in word for word in words):
+        return f"{command}, after -- with the values of `{' '.join(words)}`"
+    return f"{command} -- {shlex.join(words)}" if words else command
 
 
 def _python_calls(text: str) -> list[list[str]]:

@@ -3,22 +3,13 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from tests.architecture.test_docs import ROOT, below
+from tests.architecture.test_docs import below
+from tests.architecture.test_layout import ROOT, SOURCES, module_name, parse
 
 PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
 LISTED = re.compile(r"^- `([\w/]+\.py)`", re.MULTILINE)
 SHUTDOWN = "shutdown -P"
-
-
-def sources() -> Iterator[Path]:
-    """Yield the modules that may reach a cloud or a machine; the emulator is the cloud itself."""
-    for folder in ("cloudtune", "infra"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            linked = any(parent.is_symlink() for parent in path.parents)
-            if not linked and ROOT / "infra/emulator" not in path.parents:
-                yield path
 
 
 def strings(tree: ast.Module) -> Iterator[str]:
@@ -47,9 +38,7 @@ def ends_instances(tree: ast.Module) -> bool:
 
 
 def test_every_way_to_end_an_instance_is_listed() -> None:
-    ways = {
-        str(path.relative_to(ROOT))
-        for path in sources()
-        if ends_instances(ast.parse(path.read_text(encoding="utf-8")))
-    }
+    cloud = ROOT / "infra/emulator"  # the emulator is the cloud itself
+    modules = (path for path in SOURCES if cloud not in path.parents)
+    ways = {module_name(path) for path in modules if ends_instances(parse(path))}
     assert ways == set(LISTED.findall(below(PAGE, "## Who ends instances")))

@@ -614,6 +614,15 @@ def test_a_bar_over_batches_counts_no_epochs(bench: Bench) -> None:
     assert experiment.epochs.max == 3
 
 
+def test_a_bar_without_the_metric_counts_no_epochs(bench: Bench) -> None:
+    """As of the files of a model, which are loaded one by one before it trains."""
+    prints = "for n in range(5): print('val loss', 1 / (n + 1))"
+    loads = EPOCH_BAR.replace(", loss={loss}", "") + prints
+    experiment = load_experiment(draft(bench, loads % ("", "8")), {})
+    assert experiment.metric.name == "val_loss"
+    assert (experiment.progress.every, experiment.epochs.max) == (1, 5)
+
+
 def test_reports_of_every_few_epochs(bench: Bench) -> None:
     program = (PROGRAM % "if epoch % 2: print('val acc', acc + epoch)").replace(
         "default=2", "default=6"

@@ -320,17 +320,20 @@ def _counters(line: str) -> tuple[tuple[tuple[int, int], ...], bool]:
     return counters, bool(counters) and _BAR.search(line) is not None
 
 
-def count_bar_steps(text: str) -> int | None:
-    """Return the total of the one progress bar in a text that shows each of its steps.
+def count_bar_steps(text: str, pattern: str) -> int | None:
+    """Return the total of the progress bar that has a metric, if it shows each of its steps.
 
     None for a bar over batches: it is drawn a few times a second and leaves steps out, or it begins
-    again in each epoch.
+    again in each epoch. Bars without the metric, as of files that are loaded, say nothing.
     """
+    reports = LinePattern(pattern)
     totals = set[int]()
     steps = list[int]()
     for line in re.split(r"[\r\n]+", text):
         state = clean(line)
-        if _BAR.search(state) and (counter := _COUNTER.search(state)):
+        if not _BAR.search(state) or not any(reports.values(state)):
+            continue
+        if counter := _COUNTER.search(state):
             steps.append(int(counter[1]))
             totals.add(int(counter[2]))
     shown = sorted(set(steps))

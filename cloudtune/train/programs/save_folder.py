@@ -14,7 +14,7 @@ import psutil
 
 from cloudtune.train.folder_changes import Changes, State
 from cloudtune.train.programs.snapshots import OpenFiles, WriteOrder, last_write
-from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES
+from cloudtune.train.programs.whole_saves import MODEL_SUFFIXES, mask_numbers
 
 # Libraries open these for each entry.
 _LOG: Final = re.compile(r"tfevents|\.(wandb|log)$")
@@ -98,7 +98,7 @@ class SaveFolder:
         saves = Counter[str]()
         for written in self._order.between_lines():
             names = (self.name(Path(name)) for name in written if self._counts(name))
-            saves.update({re.sub(r"\d+", "#", name) for name in names})
+            saves.update(set(map(mask_numbers, names)))
         return max(saves.values(), default=0)
 
     def mark(self) -> None:

@@ -133,7 +133,7 @@ class Saving:
         self._folder.drop_copies()
         self._spare = None
 
-    def halt(self, reports: int, epoch: int, *, is_end: bool = False) -> Halted:
+    def halt(self, reports: int, epoch: int, *, is_end: bool) -> Halted:
         """Suspend it when no save is under way; return the checkpoint, if there is a new one.
 
         `reports` is how many were read, after an epoch; `is_end`: with them it has trained its last

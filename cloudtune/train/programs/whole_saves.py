@@ -65,8 +65,13 @@ class SaveShapes:
         return shape in self._known and not any(shape < known for known in self._known)
 
 
+def mask_numbers(name: str) -> str:
+    """Return a file's name with # for each number: as the saves of all epochs have it."""
+    return _DIGITS.sub("#", name)
+
+
 def _shape(names: Iterable[str]) -> Counter[str]:
-    return Counter(_DIGITS.sub("#", name) for name in names)
+    return Counter(map(mask_numbers, names))
 
 
 def find_unfinished_save(files: Iterable[Path]) -> Path | None:
