@@ -64,6 +64,30 @@ def test_checkpoints_of_several_files(bench: Bench, tmp_path: Path) -> None:
         assert len(list(newest.iterdir())) == 5
 
 
+# Its epochs are over at once. Then it does something else, as one that evaluates or plots.
+SHORT_EPOCHS = """
+import pathlib, sys, time
+out = pathlib.Path("out")
+out.mkdir(exist_ok=True)
+for epoch in range(1, int(sys.argv[2]) + 1):
+    print(f"epoch {epoch} accuracy {epoch / 10}", flush=True)
+    (out / "model.pt").write_text(str(epoch))
+time.sleep(8)
+"""
+
+
+def test_last_save_of_short_epochs(bench: Bench, tmp_path: Path) -> None:
+    bench.environment["CUDA_VISIBLE_DEVICES"] = ""
+    path = write_experiment(bench.folder, EXPERIMENT, SHORT_EPOCHS)
+    bench.profile_on("local-1x-cpu", {1.0: 1.3}, boot=3.0)
+    done = bench("run", path)
+    assert done.code == 0, done.out + done.err
+    best = bench.last_report()["best"]
+    assert best["epoch"] == 3
+    load(best["checkpoint"], tmp_path / "best")
+    assert (tmp_path / "best" / "model.pt").read_text() == "3"
+
+
 OBJECTIVE = """
 import time
 import cloudtune
